@@ -1,0 +1,108 @@
+"""One running answer that Ctrl-C stops at once, even while the model works inside C."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.llm import LLM, Chunk, Completion
+
+Start = Callable[[], "Iterator[Chunk]"]
+POLL_SECONDS = 0.1
+SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that attempts never share a seed within 64 bits
+
+
+class Answer:
+    """Iterates over the chunks that `start()` yields in a worker thread.
+
+    The first Ctrl-C cancels the answer, whose last chunk then says so; the second raises KeyboardInterrupt.
+    Use as a context manager, in the main thread.
+    """
+
+    def __init__(self, llm: LLM, start: Start) -> None:
+        self._llm = llm
+        self._start = start
+        self._interrupts = 0
+        self._ended = False
+        self._items: queue.SimpleQueue[Chunk | BaseException | None] = queue.SimpleQueue()
+        self._worker = threading.Thread(target=self._work, name="localspec-answer", daemon=True)
+        self._handler = signal.getsignal(signal.SIGINT)
+        # Where Ctrl-C is ignored (nohup) it stays so.
+        self._catches = self._handler not in (None, signal.SIG_IGN)
+
+    def __enter__(self) -> Answer:
+        if self._catches:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+        self._worker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._catches:
+            signal.signal(signal.SIGINT, self._handler)
+        while self._worker.is_alive():
+            if not self._ended:
+                self._llm.cancel()
+            self._worker.join(POLL_SECONDS)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        while True:
+            if self._interrupts:  # again and again: the first call may have come before the answer began
+                self._llm.cancel()
+            try:
+                item = self._items.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if item is None:
+                self._ended = True
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+        self._llm.cancel()
+
+    def _work(self) -> None:
+        try:
+            for chunk in self._start():
+                self._items.put(chunk)
+        except BaseException as error:
+            self._items.put(error)
+        self._items.put(None)
+
+
+def write_out(llm: LLM, start: Start, write: Callable[[str], None]) -> Completion:
+    """Hand every piece of text to `write` and return what the answer came to."""
+    completion: Completion | None = None
+    with Answer(llm, start) as answer:
+        for chunk in answer:
+            if chunk.text:
+                write(chunk.text)
+            completion = chunk.completion or completion
+    assert completion is not None, "an answer ends with a completion"
+    return completion
+
+
+def attempt_seed(seed: int | None, attempt: int) -> int | None:
+    """The seed of an answer's `attempt`-th regeneration: another each time, the same ones in every run."""
+    return None if seed is None else (seed + attempt * SEED_STEP) % 2**64
+
+
+def figures(completion: Completion) -> str:
+    """One line about speed and drafting."""
+    stats = completion.stats
+    parts = [f"{stats.tokens} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.acceptance_rate is not None:
+        parts.append(f"acceptance rate {stats.acceptance_rate:.2f}")
+    parts += [f"mean acceptance length {stats.mean_acceptance_length:.2f}", f"drafting {completion.drafting}"]
+    return ", ".join(parts)

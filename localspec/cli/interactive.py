@@ -1,0 +1,174 @@
+"""The conversation at the terminal: questions go to the model, lines that begin with "/" are commands."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.answer import Start, attempt_seed, figures, write_out
+from localspec.cli.conversation import Conversation, Turn
+from localspec.cli.options import DRAFT_TOKENS, ModelOptions
+from localspec.cli.terminal import busy, checked_text, say, write_answer
+from localspec.errors import LocalspecError
+
+if TYPE_CHECKING:
+    from localspec.llm import LLM, Completion
+
+COMMANDS = {
+    "help": ("", "list the commands"),
+    "clear": ("", "forget the conversation, keep the system prompt"),
+    "regen": ("", "answer the last question again"),
+    "undo": ("", "take the last question and its answer back"),
+    "system": ("TEXT", "set the system prompt; without TEXT remove it"),
+    "draft": ("auto|off|N", "tokens drafted per round, from the next answer on"),
+    "stats": ("", "figures of the last answer"),
+    "exit": ("", "leave (so does Ctrl-D)"),
+}
+KEYS = (
+    "//text sends /text. Enter sends, Esc-Enter or Alt-Enter makes a new line. "
+    "Ctrl-C stops an answer and keeps what is there; on an empty line it leaves."
+)
+
+
+class Chat:
+    """One conversation with one engine."""
+
+    def __init__(
+        self, llm: LLM, options: ModelOptions, conversation: Conversation, *, quiet: bool = False
+    ) -> None:
+        self.conversation = conversation
+        self._llm = llm
+        self._params = options.sampling()
+        self._draft_tokens = options.draft_tokens
+        self._quiet = quiet
+        self._last: Completion | None = None
+        self._leaving = False
+
+    def run(self, read: Callable[[], str]) -> None:
+        """Read and answer until /exit or the end of input (EOFError)."""
+        while not self._leaving:
+            try:
+                line = read()
+            except EOFError:
+                return
+            try:
+                self.handle(line)
+            except LocalspecError as error:
+                say(f"error: {error.message}\n{error.remedy}".rstrip())
+
+    def handle(self, line: str) -> None:
+        """One entry. Raises `LocalspecError` for a question that got no answer; its turn is then dropped."""
+        if not line.strip():
+            return
+        if line.startswith("/") and not line.startswith("//"):
+            self._command(line)
+        else:
+            question = checked_text("question", line.removeprefix("/") if line.startswith("//") else line)
+            self._answer(self.conversation.turns, question, attempt=0)
+
+    def _command(self, line: str) -> None:
+        name, _, argument = line[1:].partition(" ")
+        name, argument = name.strip(), argument.strip()
+        if name not in COMMANDS:
+            say(f"There is no command /{name}: /help lists them, and //{name} sends the text to the model.")
+        elif argument and not COMMANDS[name][0]:
+            say(f"/{name} takes no text.")
+        else:
+            getattr(self, f"_do_{name}")(*([argument] if COMMANDS[name][0] else []))
+
+    def _answer(self, earlier: Sequence[Turn], question: str, attempt: int) -> None:
+        params = dataclasses.replace(self._params, seed=attempt_seed(self._params.seed, attempt))
+        messages = self.conversation.messages(earlier, question)
+        completion = self._stream(
+            lambda: self._llm.chat(messages, params=params, draft_tokens=self._draft_tokens)
+        )
+        self._last = completion
+        if completion.finish_reason == "cancelled" and not completion.text:
+            say("Stopped before the first word: nothing was kept.")
+            return
+        self.conversation.turns = [*earlier, Turn(question, completion.text, attempt)]
+        if completion.notice:
+            say(completion.notice)
+        if not self._quiet:
+            stopped = "stopped, " if completion.finish_reason == "cancelled" else ""
+            say(stopped + figures(completion), dim=True)
+
+    def _stream(self, start: Start) -> Completion:
+        """Print the answer as it comes, with a spinner until the first word."""
+        with contextlib.ExitStack() as waiting:
+            waiting.enter_context(busy("reading"))
+
+            def write(text: str) -> None:
+                waiting.close()
+                write_answer(text)
+
+            completion = write_out(self._llm, start, write)
+        if completion.text and not completion.text.endswith("\n"):
+            write_answer("\n")
+        return completion
+
+    def _do_help(self) -> None:
+        for name, (argument, what) in COMMANDS.items():
+            say(f"  {f'/{name} {argument}'.strip():<20} {what}")
+        say(f"  {KEYS}")
+
+    def _do_clear(self) -> None:
+        self.conversation.turns = []
+        say("The conversation is empty.", dim=True)
+
+    def _do_regen(self) -> None:
+        if not self.conversation.turns:
+            say("There is no answer to regenerate.")
+            return
+        *earlier, last = self.conversation.turns
+        self._answer(earlier, last.question, last.attempt + 1)
+
+    def _do_undo(self) -> None:
+        turn = self.conversation.undo()
+        if turn is None:
+            say("There is nothing to take back.")
+        else:
+            say(f"Took back: {_shortened(turn.question)}", dim=True)
+
+    def _do_system(self, text: str) -> None:
+        previous = self.conversation.system
+        self.conversation.system = checked_text("system prompt", text) if text else ""
+        if text:
+            say("The system prompt is set.", dim=True)
+        else:
+            say(f"Removed the system prompt: {previous}" if previous else "There is no system prompt.")
+
+    def _do_draft(self, text: str) -> None:
+        try:
+            self._draft_tokens = DRAFT_TOKENS.convert(text, None, None)
+        except click.BadParameter:
+            say(f"/draft takes auto, off or a whole number, not {text!r}.")
+        else:
+            say(f"Draft tokens from the next answer on: {self._draft_tokens}.", dim=True)
+
+    def _do_stats(self) -> None:
+        if self._last is None:
+            say("There is no answer yet.")
+            return
+        for name, value in self._last.stats.to_dict().items():
+            say(f"  {name.replace('_', ' '):<24} {_figure(value)}")
+        say(f"  {'seed':<24} {self._last.seed}")
+        say(f"  {'drafting':<24} {self._last.drafting}")
+
+    def _do_exit(self) -> None:
+        self._leaving = True
+
+
+def _shortened(text: str, width: int = 60) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _figure(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

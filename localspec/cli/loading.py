@@ -1,0 +1,82 @@
+"""From options to a loaded engine; offers to pull a pair that is not on disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.cli.options import ModelOptions
+from localspec.cli.terminal import ask, busy, can_ask, say
+from localspec.errors import NotDownloaded
+
+if TYPE_CHECKING:
+    from localspec.llm import LLM
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What may be done without asking: `yes` to everything; whether the network and chatter are unwanted."""
+
+    yes: bool
+    offline: bool
+    quiet: bool
+
+
+def open_engine(options: ModelOptions) -> LLM:
+    """Load what the options name. Raises `NotDownloaded` for a known pair that is not on disk."""
+    from localspec import LLM
+
+    name = options.pair_name()
+    if name is None:
+        target, draft = options.files()
+        return LLM.from_files(target, draft, **options.engine())
+    return LLM.from_pair(name or _default_pair(), **options.engine())
+
+
+@contextlib.contextmanager
+def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
+    """The loaded engine; pulls the pair first where that is wanted. Closed at the end of the block."""
+    try:
+        llm = _load(options, consent)
+    except NotDownloaded as missing:
+        if not _may_pull(missing, consent):
+            raise
+        from localspec.cli.pulling import pull_pair
+
+        pull_pair(str(missing.data["name"]), quiet=consent.quiet)
+        llm = _load(options, consent)
+    with contextlib.closing(llm):
+        for warning in llm.warnings:
+            say(f"warning: {warning}")
+        if not consent.quiet:
+            say(_introduction(options, llm), dim=True)
+        yield llm
+
+
+def _load(options: ModelOptions, consent: Consent) -> LLM:
+    with contextlib.nullcontext() if consent.quiet else busy("loading the model"):
+        return open_engine(options)
+
+
+def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:
+    if consent.offline:
+        return False
+    return consent.yes or (can_ask() and ask(f"{missing.message}\nDownload it now?", default=True))
+
+
+def _introduction(options: ModelOptions, llm: LLM) -> str:
+    """One line: pair, files, drafting on or off and why."""
+    name = options.pair_name()
+    models = (llm.settings.get("target"), llm.settings.get("draft"))
+    files = " + ".join(Path(str(model["file"])).name for model in models if isinstance(model, dict))
+    title = "" if name is None else f"{name or _default_pair()}: "
+    return f"{title}{files}, drafting {llm.drafting}"
+
+
+def _default_pair() -> str:
+    from localspec.hub.catalogue import DEFAULT_PAIR
+
+    return DEFAULT_PAIR

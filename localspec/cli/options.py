@@ -1,0 +1,204 @@
+"""The options that every command with a model shares, and the object they arrive in."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from localspec.decoding.sampling import SamplingParams
+
+Function = Callable[..., Any]
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")
+
+
+class WordOrCount(click.ParamType):  # type: ignore[type-arg]
+    """A whole number from 0 up, or one of a few words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.name = "|".join((*words, "N"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """The word or the number; fails with the list of what is allowed."""
+        text = str(value).strip().lower()
+        if text in self.words:
+            return text
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            self.fail(f"{value!r} is not {', '.join(self.words)} or a whole number from 0 up.", param, ctx)
+        return int(text)
+
+    def get_metavar(self, *_args: object, **_kwargs: object) -> str:
+        """What the help page shows."""
+        return f"[{self.name}]"
+
+
+DRAFT_TOKENS = WordOrCount("auto", "off")
+GPU_LAYERS = WordOrCount("auto", "all")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What to run and how, as given on the command line."""
+
+    pair: str | None
+    target: str | None
+    draft: str | None
+    no_draft: bool
+    draft_tokens: str | int
+    max_tokens: int | None
+    ctx_size: int
+    seed: int | None
+    threads: int | None
+    gpu_layers: str | int
+    draft_gpu_layers: str | int
+    temp: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    frequency_penalty: float
+    presence_penalty: float
+    stop: tuple[str, ...]
+    cache_type_k: str
+    cache_type_v: str
+    no_mmap: bool
+
+    def pair_name(self) -> str | None:
+        """The pair asked for by name, "" for the default one, or None when files are given.
+
+        Raises `click.UsageError` for options that exclude each other.
+        """
+        if self.pair is not None and self.target is not None:
+            raise click.UsageError("PAIR and -m/--target both say what to run: give one of them.")
+        if self.draft is not None and self.no_draft:
+            raise click.UsageError("-md/--draft and --no-draft exclude each other.")
+        name = self.pair or ""
+        if self.target is not None or _is_path(name):
+            return None
+        if self.draft is not None:
+            raise click.UsageError("-md/--draft goes with -m/--target or a GGUF file as PAIR.")
+        return name
+
+    def files(self) -> tuple[Path, Path | None]:
+        """Target and draft file, where `pair_name` is None. Raises `click.UsageError` for a hub's names."""
+        target = _file(self.target if self.target is not None else self.pair or "")
+        return target, None if self.draft is None else _file(self.draft)
+
+    def check(self) -> None:
+        """Raise `click.UsageError` or `InvalidRequest` for what can be refused before anything is loaded."""
+        if self.pair_name() is None:
+            self.files()
+        self.sampling()
+
+    def engine(self) -> dict[str, Any]:
+        """Keyword arguments of `LLM.from_pair` and `LLM.from_files`."""
+        return {
+            "n_ctx": self.ctx_size,
+            "threads": self.threads,
+            "gpu_layers": self.gpu_layers,
+            "draft_gpu_layers": self.draft_gpu_layers,
+            "draft_tokens": self.draft_tokens,
+            "use_mmap": not self.no_mmap,
+            "no_draft": self.no_draft,
+            "cache_type_k": self.cache_type_k,
+            "cache_type_v": self.cache_type_v,
+        }
+
+    def sampling(self) -> SamplingParams:
+        """How tokens are drawn. Raises `InvalidRequest` naming the value out of range."""
+        from localspec.decoding.sampling import SamplingParams
+
+        return SamplingParams(
+            temperature=self.temp,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            repeat_last_n=self.repeat_last_n,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+        )
+
+
+def _is_path(name: str) -> bool:
+    return name.lower().endswith(".gguf") or "/" in name or "\\" in name
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if _HUB_NAME.fullmatch(text) and not text.lower().endswith(".gguf") and not path.exists():
+        raise click.UsageError(
+            f"{text!r} looks like a repository of a model hub: this version takes pair names "
+            "(see `localspec list`) and GGUF files."
+        )
+    return path
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Function], Function]:
+    return click.option(*names, **{"show_default": True, **settings})
+
+
+_MODEL_OPTIONS = (
+    click.argument("pair", required=False),
+    _option("-m", "--target", metavar="FILE", help="Target model, a GGUF file, instead of PAIR."),
+    _option("-md", "--draft", metavar="FILE", help="Draft model, a GGUF file, for that target."),
+    _option("--no-draft", is_flag=True, help="Plain decoding, nothing is drafted."),
+    _option("--draft-tokens", type=DRAFT_TOKENS, default="auto", help="Tokens drafted per round."),
+    _option("-n", "--max-tokens", type=int, help="Longest answer, in tokens.  [default: until the end]"),
+    _option("-c", "--ctx-size", type=int, default=4096, help="Context, in tokens."),
+    _option("-s", "--seed", type=int, help="Seed of the random draws.  [default: another one each time]"),
+    _option("-t", "--threads", type=int, help="CPU threads.  [default: physical cores]"),
+    _option("-ngl", "--gpu-layers", type=GPU_LAYERS, default="auto", help="Target layers on the GPU."),
+    _option("-ngld", "--draft-gpu-layers", type=GPU_LAYERS, default="auto", help="Draft layers on the GPU."),
+    _option("--temp", type=float, default=0.8, help="Temperature; 0 always takes the most likely token."),
+    _option("--top-k", type=int, default=40, help="Keep the K most likely tokens; 0 is off."),
+    _option("--top-p", type=float, default=0.95, help="Keep the likeliest tokens up to this mass; 1 is off."),
+    _option("--min-p", type=float, default=0.05, help="Least probability, relative to the best; 0 is off."),
+    _option("--repeat-penalty", type=float, default=1.0, help="Penalty on repeated tokens; 1 is off."),
+    _option("--repeat-last-n", type=int, default=64, help="Tokens the penalties look back; -1 is all."),
+    _option("--frequency-penalty", type=float, default=0.0, help="Penalty per occurrence; 0 is off."),
+    _option("--presence-penalty", type=float, default=0.0, help="Penalty on tokens that occurred; 0 is off."),
+    _option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable)."),
+    _option("-ctk", "--cache-type-k", default="f16", metavar="TYPE", help="K cache: f16, bf16, q8_0, ..."),
+    _option(
+        "-ctv",
+        "--cache-type-v",
+        default="f16",
+        metavar="TYPE",
+        help="V cache: f16, bf16, q8_0, ... bf16 makes attention rows independent of the batch width.",
+    ),
+    _option("--no-mmap", is_flag=True, help="Read the weights into memory instead of mapping the files."),
+)
+
+json_option = _option(
+    "--json", "as_json", is_flag=True, help="Print one JSON value; errors are text on stderr."
+)
+quiet_option = _option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors and notices.")
+yes_option = _option("-y", "--yes", is_flag=True, help="Answer every question with yes.")
+offline_option = _option("--offline", is_flag=True, help="Never use the network.")
+
+
+def model_options(function: Function) -> Function:
+    """Add PAIR and all model options; the function gets them as one `ModelOptions`, its first argument."""
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        chosen = ModelOptions(**{field.name: values.pop(field.name) for field in fields(ModelOptions)})
+        return function(chosen, **values)
+
+    decorated: Function = command
+    for option in reversed(_MODEL_OPTIONS):
+        decorated = option(decorated)
+    return decorated

@@ -1,0 +1,79 @@
+"""The line editor of the conversation: several lines, history across runs, paste."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings
+
+if TYPE_CHECKING:
+    from prompt_toolkit.key_binding import KeyPressEvent
+
+
+def history_path() -> Path:
+    """LOCALSPEC_HOME where it is set, else the user's state folder."""
+    from platformdirs import user_state_path
+
+    home = os.environ.get("LOCALSPEC_HOME")
+    return (Path(home) if home else user_state_path("localspec", appauthor=False)) / "chat-history"
+
+
+class History(FileHistory):
+    """A history file that only its owner can read, and whose trouble never ends the chat."""
+
+    def __init__(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        super().__init__(str(path))
+
+    def load_history_strings(self) -> list[str]:
+        """The entries, newest first; none where the file cannot be read."""
+        with contextlib.suppress(OSError):
+            return list(super().load_history_strings())
+        return []
+
+    def store_string(self, string: str) -> None:
+        """Append an entry; bytes that are no UTF-8 become "?"."""
+        with contextlib.suppress(OSError):
+            super().store_string(string.encode("utf-8", "replace").decode("utf-8"))
+
+
+def key_bindings() -> KeyBindings:
+    """Enter sends, Esc-Enter or Alt-Enter breaks the line, Ctrl-C empties the entry or leaves."""
+    bindings = KeyBindings()
+
+    @bindings.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @bindings.add("escape", "enter")
+    def _new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @bindings.add("c-c")
+    def _interrupt(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+    return bindings
+
+
+def prompt_reader() -> Callable[[], str]:
+    """A function that reads one entry; EOFError on Ctrl-D, KeyboardInterrupt on Ctrl-C in an empty one."""
+    session: PromptSession[str] = PromptSession(
+        "> ",
+        multiline=True,
+        prompt_continuation="  ",
+        key_bindings=key_bindings(),
+        history=History(history_path()),
+    )
+    return session.prompt

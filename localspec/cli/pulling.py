@@ -1,0 +1,92 @@
+"""Downloads a pair while showing how far it is: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from localspec.cli.terminal import is_terminal, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from localspec.hub.progress import Progress, ProgressCallback
+
+LINES_PER_PHASE = 10
+
+
+def pull_pair(
+    name: str, *, source: str = "auto", offline: bool = False, quiet: bool = False
+) -> tuple[Path, Path | None]:
+    """Fetch what is missing of the pair; its target and draft files. Raises what `hub.pull.pull` raises."""
+    from localspec.hub.catalogue import pair
+    from localspec.hub.pull import pull
+    from localspec.hub.store import Store
+
+    chosen = pair(name)
+    with progress_display(quiet) as show:
+        return pull(chosen, store=Store(), source=source, offline=offline, progress=show)
+
+
+@contextlib.contextmanager
+def progress_display(quiet: bool) -> Iterator[ProgressCallback | None]:
+    """A callback that shows progress on standard error, or None."""
+    if quiet:
+        yield None
+    elif is_terminal(sys.stderr):
+        with _bars() as show:
+            yield show
+    else:
+        yield Lines()
+
+
+class Lines:
+    """Progress as plain lines: one when a file begins a phase and one at every tenth of it."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], int] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        """Print a line if there is something new to say."""
+        from localspec.hub.progress import readable
+
+        key = (progress.file, progress.phase)
+        tenth = LINES_PER_PHASE * progress.done // max(progress.total, 1)
+        if self._shown.get(key, -1) < tenth:
+            self._shown[key] = tenth
+            say(f"{_title(progress)}: {readable(progress.done)} of {readable(progress.total)}")
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[ProgressCallback]:
+    """One bar per file, which starts again when the file begins another phase."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(bar_width=20),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+    )
+    tasks: dict[str, rich.TaskID] = {}
+    phases: dict[str, str] = {}
+    with rich.Progress(*columns, console=Console(stderr=True)) as bars:
+
+        def show(progress: Progress) -> None:
+            if progress.file not in tasks:
+                tasks[progress.file] = bars.add_task(_title(progress), total=progress.total)
+            elif progress.phase not in ("ready", phases[progress.file]):
+                bars.reset(tasks[progress.file], total=progress.total)
+            phases[progress.file] = progress.phase
+            bars.update(tasks[progress.file], description=_title(progress), completed=progress.done)
+
+        yield show
+
+
+def _title(progress: Progress) -> str:
+    """The file, what is being done with it, and where its bytes come from."""
+    return f"{progress.file} {progress.phase} ({progress.source})"

@@ -1,0 +1,138 @@
+"""The three standard streams: what may be read, what may be printed, and questions to the person."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import click
+
+from localspec.errors import InvalidRequest
+
+# Control characters of an answer could move the cursor or retitle the window: only \t, \n and \r get through.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def prepare_streams() -> None:
+    """Make printing safe on consoles that cannot show every character: they get "?" instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def flushed_output() -> Iterator[None]:
+    """Flush standard output after the block, while errors can still be reported."""
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """After standard output has failed, send what is left in its buffer nowhere: the exit stays quiet."""
+    try:
+        with flushed_output():
+            pass
+    except OSError:
+        with contextlib.suppress(OSError):  # a stream in memory has no descriptor
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person sits at the stream; a missing stream (`pythonw`) has nobody."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def can_ask() -> bool:
+    """Whether a question on standard error can be answered on standard input."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+def ask(question: str, *, default: bool) -> bool:
+    """Ask on standard error; Enter means the default, end of input means no."""
+    choices = "[Y/n]" if default else "[y/N]"
+    while True:
+        click.echo(f"{question} {choices} ", nl=False, err=True)
+        line = sys.stdin.readline()
+        if not line:
+            click.echo(err=True)
+            return False
+        answer = line.strip().lower()
+        if not answer:
+            return default
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("n", "no"):
+            return False
+
+
+def say(text: str, *, dim: bool = False) -> None:
+    """One line on standard error."""
+    click.echo(click.style(printable(text), dim=True) if dim else printable(text), err=True)
+
+
+def write_answer(text: str) -> None:
+    """A piece of an answer on standard output, at once. A terminal never gets control characters."""
+    if sys.stdout is None:
+        return
+    sys.stdout.write(printable(text) if is_terminal(sys.stdout) else text)
+    sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """The text with control characters, except tab and line breaks, replaced by U+FFFD."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def read_input() -> str:
+    """Everything on standard input, as UTF-8 whatever the locale, without the last line break.
+
+    Raises `InvalidRequest` naming the byte at fault.
+    """
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"Standard input is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}.",
+            "Convert the text to UTF-8 first.",
+            offset=error.start,
+        ) from error
+    return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+
+
+def checked_text(name: str, text: str) -> str:
+    """The text itself. Raises `InvalidRequest` when it is empty or holds bytes that are no UTF-8 (`name`)."""
+    if not text.strip():
+        raise InvalidRequest(f"The {name} is empty.", "Give some text.", name=name)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"The {name} is not valid UTF-8 at character {error.start}.",
+            "Give it in UTF-8, or through standard input from a UTF-8 file.",
+            name=name,
+            offset=error.start,
+        ) from error
+    return text
+
+
+@contextlib.contextmanager
+def busy(message: str) -> Iterator[None]:
+    """Show a spinner on standard error while the block runs, where somebody can see it."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(message):
+        yield

@@ -1,0 +1,157 @@
+"""The one decode loop: propose, verify, commit, roll back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from localspec.decoding.control import Controller
+from localspec.decoding.distribution import Distribution
+from localspec.decoding.drafting import Drafter, round_uniforms
+from localspec.decoding.sampling import Logits, SamplingParams, distribution
+from localspec.decoding.session import Session, Span
+from localspec.decoding.stats import Step
+from localspec.decoding.verify import Draft, Uniforms, Verdict, rejection
+
+StopCheck = Callable[[int], str | None]
+"""Told each committed id in order; the first finish reason it returns ends the answer there."""
+
+Rule = Callable[[Sequence[Distribution], Draft, Uniforms], Verdict]
+
+
+class TargetRows(Sequence[Distribution]):
+    """The target's distributions of one round, made when read: rows behind a rejection cost nothing."""
+
+    def __init__(self, rows: list[Logits], params: SamplingParams, sequence: list[int], drafted: tuple[int, ...]):
+        self._rows = rows
+        self._params = params
+        self._history = [*sequence, *drafted] if params.penalised else []
+        self._committed = len(sequence)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Distribution:  # type: ignore[override]
+        # Row i follows the sequence and the first i drafted tokens, and is penalised for exactly those.
+        history = self._history[: self._committed + index]
+        return distribution(self._rows[index], self._params, history)
+
+
+class Generation:
+    """One answer in progress.
+
+    A round has two halves: `propose` gives the span to decode, `commit` takes its rows. Between them anyone may
+    decode the span, alone or in one batch with the spans of other generations on the same context.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        drafter: Drafter,
+        controller: Controller,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        *,
+        seed: int,
+        check: StopCheck,
+        rule: Rule = rejection,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.session = session
+        self.sequence = list(prompt)
+        self.num_prompt = len(self.sequence)
+        self.finish_reason: str | None = "length" if params.max_tokens == 0 else None
+        self._drafter = drafter
+        self._controller = controller
+        self._params = params
+        self._seed = seed
+        self._check = check
+        self._rule = rule
+        self._clock = clock
+        self.num_cached = session.align(self.sequence)
+        drafter.begin(self.sequence)
+
+    def propose(self) -> Span:
+        """First half: the span of this round, a piece of the prompt or the last id and a draft."""
+        self._started = self._clock()
+        self._uniforms = round_uniforms(self._seed, len(self.sequence))
+        pending = self.sequence[len(self.session.tokens) :]
+        size = self.session.context.n_batch
+        self._draft = Draft()
+        if len(pending) == 1:
+            self._draft = self._propose_draft()
+        self._proposed = self._clock()
+        if len(pending) > size:
+            return self.session.span(pending[:size], num_logits=0)
+        return self.session.span([*pending, *self._draft.tokens], num_logits=len(self._draft.tokens) + 1)
+
+    def _propose_draft(self) -> Draft:
+        limit = self._controller.plan(self._draft_limit())
+        if limit < 1:
+            return Draft()
+        return self._drafter.propose(self.sequence, limit, self._params, self._uniforms)
+
+    def _draft_limit(self) -> int:
+        """Drafted tokens that fit the batch, its outputs, the context and what may still be emitted."""
+        context = self.session.context
+        limit = min(context.n_batch, context.n_outputs, context.n_ctx - len(self.session.tokens)) - 1
+        if self._params.max_tokens is not None:
+            limit = min(limit, self._params.max_tokens - (len(self.sequence) - self.num_prompt) - 1)
+        return max(limit, 0)
+
+    def commit(self, span: Span, rows: list[Logits]) -> Step:
+        """Second half: verify the draft against the rows, append what stands, roll both models back."""
+        decoded = self._clock()
+        self.session.extend(span)
+        tokens: list[int] = []
+        num_accepted = 0
+        if rows:
+            target_probs = TargetRows(rows, self._params, self.sequence, self._draft.tokens)
+            verdict = self._rule(target_probs, self._draft, self._uniforms)
+            stand = self._draft.tokens[: verdict.num_accepted]
+            tokens = self._append((*stand, verdict.next_token))
+            num_accepted = min(verdict.num_accepted, len(tokens))
+            self._roll_back()
+        num_pending = len(span.tokens) - len(self._draft.tokens)
+        step = Step(
+            tokens=tuple(tokens),
+            num_prefilled=num_pending if num_pending > 1 else 0,
+            num_drafted=len(self._draft.tokens),
+            num_accepted=num_accepted,
+            bonus=bool(self._draft.tokens) and len(tokens) == len(self._draft.tokens) + 1,
+            finish_reason=self.finish_reason,
+            draft_seconds=self._proposed - self._started,
+            target_seconds=decoded - self._proposed,
+            seconds=self._clock() - self._started,
+        )
+        self._controller.observe(step)
+        return step
+
+    def _append(self, tokens: Sequence[int]) -> list[int]:
+        """Commit ids one by one; the first that ends the answer is the last one kept."""
+        committed: list[int] = []
+        for token in tokens:
+            self.sequence.append(token)
+            committed.append(token)
+            self.finish_reason = self._check(token) or self._cap()
+            if self.finish_reason:
+                break
+        return committed
+
+    def _cap(self) -> str | None:
+        emitted = len(self.sequence) - self.num_prompt
+        full = len(self.sequence) > self.session.context.n_ctx
+        return "length" if full or emitted == self._params.max_tokens else None
+
+    def _roll_back(self) -> None:
+        # A length, never a count: the same line whether none, some or all drafted tokens stand.
+        self.session.rollback(len(self.sequence) - 1)
+        self._drafter.rollback(len(self.sequence) - 1)
+
+
+def run(generation: Generation) -> Iterator[Step]:
+    """Run one generation to its end, one Step a round."""
+    while generation.finish_reason is None:
+        span = generation.propose()
+        (rows,) = generation.session.context.decode([span])
+        yield generation.commit(span, rows)

@@ -1,0 +1,103 @@
+"""Session: one sequence of a Context and the exact ids its cells hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from operator import eq
+from typing import Protocol
+
+from localspec.decoding.sampling import Logits
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens for one forward pass: they take the cells from `start` on; the last `num_logits` want a row."""
+
+    sequence_id: int
+    tokens: tuple[int, ...]
+    start: int
+    num_logits: int
+
+
+class Context(Protocol):
+    """KV memory of one model, as the method sees it."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Cells in one sequence."""
+
+    @property
+    def n_batch(self) -> int:
+        """Tokens in one pass, at most."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Logit rows of one pass, at most."""
+
+    @property
+    def n_vocab(self) -> int:
+        """Width V of a logit row."""
+
+    def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        """One forward pass; for each span its `num_logits` rows of shape (V,)."""
+
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Forget the cells from `length` on; returns how many are left (0 if only a full reset worked)."""
+
+    def length(self, sequence_id: int) -> int:
+        """How many cells the sequence holds."""
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    return sum(1 for _ in takewhile(bool, map(eq, left, right)))
+
+
+class Session:
+    """Keeps `tokens` equal to what the cells of one sequence hold.
+
+    Between rounds `tokens` is a strict prefix of the committed sequence; whatever a cancelled or failed round
+    left behind is put right by the next `align`.
+    """
+
+    def __init__(self, context: Context, sequence_id: int = 0) -> None:
+        self.context = context
+        self.sequence_id = sequence_id
+        self.tokens: list[int] = []
+
+    def align(self, sequence: Sequence[int]) -> int:
+        """Keep the cells that hold a strict prefix of `sequence`; returns how many."""
+        shared = min(common_prefix(self.tokens, sequence), len(sequence) - 1)
+        shared = min(shared, self.context.length(self.sequence_id))
+        # Truncate even when nothing seems to be beyond: a failed pass may have left cells not in `tokens`.
+        kept = self.context.truncate(self.sequence_id, max(shared, 0))
+        del self.tokens[kept:]
+        return kept
+
+    def rollback(self, length: int) -> None:
+        """Forget every cell from `length` on."""
+        if length < len(self.tokens):
+            kept = self.context.truncate(self.sequence_id, length)
+            del self.tokens[kept:]
+
+    def span(self, tokens: Sequence[int], num_logits: int) -> Span:
+        """The pass that would append `tokens`."""
+        return Span(self.sequence_id, tuple(tokens), len(self.tokens), num_logits)
+
+    def extend(self, span: Span) -> None:
+        """Record that a pass over `span` succeeded."""
+        self.tokens.extend(span.tokens)
+
+    def forward(self, tokens: Sequence[int], num_logits: int = 1) -> list[Logits]:
+        """Append `tokens` in passes of at most n_batch; the last `num_logits` rows, each (V,)."""
+        rows: list[Logits] = []
+        size = self.context.n_batch
+        for start in range(0, len(tokens), size):
+            chunk = tokens[start : start + size]
+            last = start + size >= len(tokens)
+            span = self.span(chunk, num_logits if last else 0)
+            (rows,) = self.context.decode([span])
+            self.extend(span)
+        return rows

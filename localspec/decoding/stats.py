@@ -1,0 +1,88 @@
+"""What one round did, and the counters folded from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round: a forward pass of the target and what it committed.
+
+    A round that only reads a piece of the prompt commits nothing. Times are seconds; `seconds` is the whole
+    round, drafting and passes included.
+    """
+
+    tokens: tuple[int, ...]
+    num_prefilled: int
+    num_drafted: int
+    num_accepted: int
+    bonus: bool
+    finish_reason: str | None
+    draft_seconds: float
+    target_seconds: float
+    seconds: float
+
+
+@dataclass
+class Stats:
+    """Counters of one answer. Times are seconds.
+
+    prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those
+    that the last prefill round committed. target_seconds and
+    draft_seconds are spent in forward passes and drafting, other_seconds is the rest.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    first_tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    bonus: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        """Fold one round in."""
+        if step.num_prefilled or not self.tokens:
+            self.prefill_seconds += step.seconds
+            self.first_tokens += len(step.tokens)
+        else:
+            self.decode_seconds += step.seconds
+        self.tokens += len(step.tokens)
+        self.rounds += 1 if step.tokens else 0
+        self.drafted += step.num_drafted
+        self.accepted += step.num_accepted
+        self.bonus += int(step.bonus)
+        self.target_seconds += step.target_seconds
+        self.draft_seconds += step.draft_seconds
+        self.other_seconds += step.seconds - step.target_seconds - step.draft_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens after the first round's, per second of decoding; 0.0 when there were none."""
+        return (self.tokens - self.first_tokens) / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / drafted, or None when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens committed per target pass, bonus included."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Counters and rates, ready for JSON."""
+        return {
+            **asdict(self),
+            "tokens_per_second": self.tokens_per_second,
+            "acceptance_rate": self.acceptance_rate,
+            "mean_acceptance_length": self.mean_acceptance_length,
+        }

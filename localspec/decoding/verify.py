@@ -1,0 +1,75 @@
+"""Accept rules: which drafted tokens stand, and what comes after them.
+
+Every rule leaves the output distributed exactly as the target alone would have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from localspec.decoding.distribution import Distribution
+
+
+class Uniforms(Protocol):
+    """A source of independent uniform numbers in [0, 1)."""
+
+    def random(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes.
+
+    tokens: K ids.
+    probs:  the K distributions they were drawn from, or None when they were not drawn (point masses).
+    """
+
+    tokens: tuple[int, ...] = ()
+    probs: tuple[Distribution, ...] | None = None
+
+    def distribution(self, index: int) -> Distribution:
+        """The distribution the token at `index` was drawn from."""
+        return Distribution.point(self.tokens[index]) if self.probs is None else self.probs[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """num_accepted drafted tokens stand; `next_token` follows them (recovered, or bonus if all stand)."""
+
+    num_accepted: int
+    next_token: int
+
+
+def acceptance(target_probs: Distribution, draft_probs: Distribution, token: int) -> Any:
+    """min(1, p(x) / q(x)) for a token x drawn from q: Leviathan et al., 2211.17192, algorithm 1."""
+    return min(1, target_probs.prob(token) / draft_probs.prob(token))
+
+
+def residual(target_probs: Distribution, draft_probs: Distribution) -> Distribution:
+    """max(p - q, 0), normalised: what a recovered token is drawn from."""
+    zero = target_probs.probs * 0
+    mass = np.maximum(target_probs.probs - draft_probs.probs_of(target_probs.tokens), zero)
+    if not mass.sum() > 0:
+        # p = q up to rounding: a rejection then has probability 0 up to rounding too.
+        return target_probs
+    return Distribution.normalised(target_probs.tokens, mass)
+
+
+def rejection(target_probs: Sequence[Distribution], draft: Draft, uniforms: Uniforms) -> Verdict:
+    """Speculative rejection sampling (2211.17192, 2302.01318).
+
+    target_probs: K + 1 distributions; row i follows the sequence and the first i drafted tokens. Rows after
+                  the first rejection are not read.
+    uniforms:     fresh numbers, not those the draft was drawn with.
+    """
+    for index, token in enumerate(draft.tokens):
+        draft_probs = draft.distribution(index)
+        if uniforms.random() >= acceptance(target_probs[index], draft_probs, token):
+            recovered = residual(target_probs[index], draft_probs).sample(uniforms.random())
+            return Verdict(index, recovered)
+    bonus = target_probs[len(draft.tokens)].sample(uniforms.random())
+    return Verdict(len(draft.tokens), bonus)

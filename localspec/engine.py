@@ -1,0 +1,167 @@
+"""Engine: a target and, where there is one, a draft, loaded and ready to decode."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.decoding.drafting import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from localspec.decoding.session import Session
+from localspec.errors import InvalidRequest
+from localspec.hub.pairing import check_pair, why_no_draft
+from localspec.llama.backend import supports_gpu
+from localspec.llama.cancel import CancelFlag
+from localspec.llama.context import Context, ContextOptions
+from localspec.llama.memory import check_memory
+from localspec.llama.metadata import Metadata, read_metadata
+from localspec.llama.model import Model
+from localspec.llama.template import ChatTemplate
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How both models are loaded.
+
+    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
+    gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
+    use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
+    no_draft: plain decoding even where a draft is given.
+    """
+
+    n_ctx: int = 4096
+    threads: int | None = None
+    gpu_layers: str | int = "auto"
+    draft_gpu_layers: str | int = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    use_mmap: bool = True
+    repack: bool = True
+    no_draft: bool = False
+
+    def context(self, n_ctx: int, n_outputs: int) -> ContextOptions:
+        """Options of one model's context."""
+        return ContextOptions(
+            n_ctx=n_ctx,
+            n_outputs=n_outputs,
+            threads=self.threads,
+            cache_type_k=self.cache_type_k,
+            cache_type_v=self.cache_type_v,
+        )
+
+
+class Engine:
+    """Both models with their contexts and sessions.
+
+    warnings: sentences for the user about what was clamped or ignored.
+    no_draft_reason: why nothing is drafted, or "".
+    """
+
+    def __init__(self, target: StrPath, draft: StrPath | None, options: EngineOptions) -> None:
+        self.options = options
+        self.warnings: list[str] = []
+        target_metadata = read_metadata(Path(target))
+        draft_metadata = read_metadata(Path(draft)) if draft is not None and not options.no_draft else None
+        self.no_draft_reason = "asked for" if options.no_draft else why_no_draft(target_metadata) or ""
+        if self.no_draft_reason:
+            draft_metadata = None
+        if draft_metadata is not None:
+            check_pair(target_metadata, draft_metadata)
+        self.cancel = CancelFlag()
+        with ExitStack() as loaded:
+            self._load(target_metadata, draft_metadata, loaded)
+            self._loaded = loaded.pop_all()
+        self.drafter = self._make_drafter()
+
+    def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
+        # Contexts and models are freed in the reverse order, also when the second one fails to load.
+        options = self.options
+        self._warn_about_gpu()
+        self.target = self._open(target, options.gpu_layers, 32, loaded)
+        self.draft = self._open(draft, options.draft_gpu_layers, 1, loaded) if draft else None
+        self.session = Session(self.target)
+        self.template = ChatTemplate(
+            target.chat_template,
+            bos=self.target.model.bos_text,
+            eos=self.target.model.eos_text,
+            name=target.path.name,
+        )
+
+    def _open(self, metadata: Metadata, gpu_layers: str | int, n_outputs: int, loaded: ExitStack) -> Context:
+        context_options = self.options.context(self._fitting_n_ctx(metadata), n_outputs)
+        check_memory(metadata, context_options)
+        model = Model(
+            metadata.path,
+            gpu_layers=gpu_layers,
+            use_mmap=self.options.use_mmap,
+            repack=self.options.repack,
+            metadata=metadata,
+        )
+        loaded.callback(model.close)
+        context = Context(model, context_options, self.cancel)
+        loaded.callback(context.close)
+        return context
+
+    def _fitting_n_ctx(self, metadata: Metadata) -> int:
+        n_ctx = self.options.context(self.options.n_ctx, 1).n_ctx  # validated
+        trained = metadata.n_ctx_train
+        if 0 < trained < n_ctx:
+            self.warnings.append(f"the context is {trained} tokens: {metadata.path.name} was trained for no more.")
+            return trained
+        return n_ctx
+
+    def _warn_about_gpu(self) -> None:
+        asked = {self.options.gpu_layers, self.options.draft_gpu_layers} - {"auto", 0}
+        if asked and not supports_gpu():
+            self.warnings.append(
+                "GPU layers were asked for, but this llama-cpp-python has no GPU support: running on the CPU. "
+                'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (the README tells how).'
+            )
+
+    def _make_drafter(self) -> Drafter:
+        if self.no_draft_reason:
+            return NoDrafter()
+        if self.draft is None:
+            return NgramDrafter()
+        return ModelDrafter(Session(self.draft), self.target.n_vocab, self.target.model.eog_tokens)
+
+    def describe(self) -> dict[str, object]:
+        """Settings in effect for both models, ready for JSON."""
+        return {
+            "target": _describe(self.target, self.options),
+            "draft": _describe(self.draft, self.options) if self.draft else None,
+        }
+
+    def close(self) -> None:
+        """Free contexts, then models. Idempotent."""
+        self._loaded.close()
+
+
+def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
+    return {
+        "file": str(context.model.path),
+        "architecture": context.model.metadata.architecture,
+        "n_ctx": context.n_ctx,
+        "n_batch": context.n_batch,
+        "threads": context.threads,
+        "gpu_layers": context.model.gpu_layers,
+        "cache_type_k": options.cache_type_k,
+        "cache_type_v": options.cache_type_v,
+        "use_mmap": options.use_mmap,
+        "repack": options.repack,
+    }
+
+
+def engine_options(values: dict[str, object]) -> EngineOptions:
+    """Options from keyword arguments. Raises `InvalidRequest` naming an unknown one."""
+    try:
+        return replace(EngineOptions(), **values)  # type: ignore[arg-type]
+    except TypeError:
+        known = EngineOptions.__dataclass_fields__
+        unknown = sorted(set(values) - set(known))
+        raise InvalidRequest(
+            f"there is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
+        ) from None

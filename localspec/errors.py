@@ -1,0 +1,127 @@
+"""One tree of errors.
+
+Every error a user or an application can cause is a `LocalspecError`. It carries its data as attributes and
+prints as one sentence that names the value, followed by the remedy.
+"""
+
+from __future__ import annotations
+
+
+class LocalspecError(Exception):
+    """Base of the tree.
+
+    message: one sentence that names the value at fault.
+    remedy:  one sentence that says what to do, or "".
+    data:    the facts behind the sentence, for programs; every item is also an attribute.
+    """
+
+    def __init__(self, message: str, remedy: str = "", **data: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.data = data
+
+    def __getattr__(self, name: str) -> object:
+        data = self.__dict__.get("data", {})
+        if name in data:
+            return data[name]
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class InvalidRequest(LocalspecError, ValueError):
+    """A value given by the caller is not usable (`name`, `value`)."""
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt does not fit the context (`num_tokens`, `n_ctx`)."""
+
+
+class EngineClosed(LocalspecError):
+    """The engine was closed and cannot answer."""
+
+
+class EngineBusy(LocalspecError):
+    """The engine is in the middle of another answer of the same thread."""
+
+
+class BackendError(LocalspecError):
+    """llama-cpp-python is missing, outside the tested range, or refused to start."""
+
+
+class ModelFileError(LocalspecError):
+    """A file is not a usable GGUF model (`path`)."""
+
+
+class ModelLoadError(LocalspecError):
+    """llama.cpp could not load the weights or make a context (`path`)."""
+
+
+class DecodeError(LocalspecError):
+    """A forward pass failed (`code`, as llama_decode returned it)."""
+
+
+class DecodeCancelled(LocalspecError):
+    """A forward pass was stopped by `cancel()`. Internal: an answer then ends with finish reason `cancelled`."""
+
+
+class ContextFull(DecodeError):
+    """llama.cpp found no room for the tokens of this pass."""
+
+
+class TemplateError(LocalspecError):
+    """The model has no chat template, or its template rejects these messages."""
+
+
+class PairingError(LocalspecError):
+    """The draft cannot draft for this target (`target`, `draft`, `reason`)."""
+
+
+class HubError(LocalspecError):
+    """Base of what can go wrong with the catalogue, the store and downloads."""
+
+
+class UnknownPair(HubError):
+    """No pair of that name (`name`, `known`)."""
+
+
+class NotDownloaded(HubError):
+    """The pair is known but its files are not on disk (`name`, `missing`)."""
+
+
+class CatalogueError(HubError):
+    """A pair file cannot be read (`path`)."""
+
+
+class StoreError(HubError):
+    """The store's folder cannot be used: permissions, format version, lock (`path`)."""
+
+
+class DiskFull(StoreError):
+    """Not enough room for the files (`needed`, `free`, both bytes)."""
+
+
+class DownloadError(HubError):
+    """A file could not be fetched from any of its sources (`file`, `source`)."""
+
+
+class HashMismatch(DownloadError):
+    """The bytes fetched are not the file (`expected`, `actual`, both hex sha256)."""
+
+
+class AccessDenied(DownloadError):
+    """The source wants a licence accepted first (gated), or refuses the token sent."""
+
+
+class FileMissing(DownloadError):
+    """The source has no such repository, revision or file."""
+
+
+class SourceUnreachable(DownloadError):
+    """The source did not answer, stopped sending, or answered with a server error."""
+
+
+class OfflineError(DownloadError):
+    """The network is needed, and `--offline` forbids it."""

@@ -1,0 +1,93 @@
+"""What a Hugging Face endpoint answered, as one of our errors: each fault has its own sentence."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
+from localspec.hub.catalogue import HubSource, ModelFile
+
+Fault = TypeVar("Fault", bound=DownloadError)
+
+CONNECTION = "Check the connection and the proxy, or name a mirror in HF_ENDPOINT."
+LATER = "Pull again later: what was fetched is kept."
+
+
+class HubFaults:
+    """Makes the errors of one file at one endpoint; `has_token` says whether a token was sent."""
+
+    def __init__(self, file: ModelFile, source: HubSource, endpoint: str, has_token: bool) -> None:
+        self._file = file
+        self._source = source
+        self._endpoint = endpoint
+        self._has_token = has_token
+
+    def unreachable(self, fault: str, remedy: str = CONNECTION) -> SourceUnreachable:
+        """The endpoint does not do its work."""
+        return self._make(SourceUnreachable, f"Hugging Face at {self._endpoint} {fault}.", remedy)
+
+    def wrong(self, fault: str) -> DownloadError:
+        """The endpoint has something else under this name."""
+        message = f"Hugging Face at {self._endpoint} {fault}."
+        return self._make(DownloadError, message, "Choose another --source.")
+
+    def from_exception(self, error: Exception) -> DownloadError:
+        """For anything that huggingface_hub or its HTTP library raised."""
+        from huggingface_hub import errors as hub
+
+        repo = self._source.repo
+        if isinstance(error, TimeoutError) or type(error).__name__.endswith("Timeout"):
+            return self.unreachable("does not answer in time")
+        if isinstance(error, hub.OfflineModeIsEnabled):
+            return self.unreachable(
+                "may not be asked, because HF_HUB_OFFLINE is set", "Unset HF_HUB_OFFLINE."
+            )
+        if isinstance(error, hub.GatedRepoError):
+            return self._make(
+                AccessDenied,
+                f"The repository {repo} is gated: its licence must be accepted first.",
+                f"Accept it at {self._endpoint}/{repo}, log in with `hf auth login`, and pull again.",
+            )
+        if isinstance(error, hub.RevisionNotFoundError):
+            return self._missing(f"The repository {repo} has no revision {self._source.revision}.")
+        if isinstance(error, hub.EntryNotFoundError):
+            return self._missing(
+                f"The repository {repo} has no file {self._file.file} at its pinned revision."
+            )
+        if isinstance(error, hub.HfHubHTTPError):
+            return self._from_status(
+                error.response.status_code, isinstance(error, hub.RepositoryNotFoundError)
+            )
+        return self.unreachable(f"cannot be reached ({type(error).__name__}: {_first_line(error)})")
+
+    def _from_status(self, status: int, no_such_repo: bool) -> DownloadError:
+        repo = self._source.repo
+        if status == 401 and self._has_token and not no_such_repo:
+            return self._make(
+                AccessDenied,
+                f"Hugging Face at {self._endpoint} refuses the token: it is wrong or has expired.",
+                "Log in again with `hf auth login`, or unset HF_TOKEN.",
+            )
+        if status in (401, 404):
+            return self._missing(f"Hugging Face at {self._endpoint} has no public repository {repo}.")
+        if status == 403:
+            return self._make(
+                AccessDenied,
+                f"Hugging Face at {self._endpoint} forbids access to {repo}.",
+                "Use a token that may read it, or ask whoever runs the proxy.",
+            )
+        if status == 429:
+            return self.unreachable("turns requests away because there were too many", LATER)
+        if status >= 500:
+            return self.unreachable(f"answered with server error {status}", LATER)
+        return self.wrong(f"answered with status {status} for {self._file.file}")
+
+    def _missing(self, message: str) -> DownloadError:
+        return self._make(FileMissing, message, "Upgrade localspec, or choose another --source.")
+
+    def _make(self, kind: type[Fault], message: str, remedy: str) -> Fault:
+        return kind(message, remedy, file=self._file.file, source=HubSource.kind)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["no details"])[0].rstrip(".")

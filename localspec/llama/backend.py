@@ -1,0 +1,155 @@
+"""Start-up of the llama.cpp library: version, log, devices."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from functools import cache
+from importlib import metadata
+from typing import Any, Protocol
+
+from localspec.errors import BackendError
+
+TESTED = ("0.3.36", "0.3.37")
+"""Tested range of llama-cpp-python: from the first, below the second."""
+
+log = logging.getLogger("localspec.llama")
+_recent: deque[str] = deque(maxlen=50)
+_start = threading.Lock()
+
+
+class Closable(Protocol):
+    """What must be freed before the interpreter is gone."""
+
+    def close(self) -> None: ...
+
+
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def library() -> Any:
+    """The loaded `llama_cpp` module. Raises `BackendError` when it is missing or not of the tested shape."""
+    with _start:
+        return _load()
+
+
+@cache
+def _load() -> Any:
+    _check_version()
+    try:
+        import llama_cpp
+    except Exception as error:  # a missing shared library surfaces as OSError, RuntimeError or others
+        raise BackendError(
+            f"llama-cpp-python could not load its library: {error}.", f"Reinstall it: {_install()}"
+        ) from error
+    _check_shape(llama_cpp)
+    llama_cpp.llama_log_set(_log_callback(llama_cpp), None)
+    llama_cpp.llama_backend_init()
+    atexit.register(_close_all)
+    return llama_cpp
+
+
+def _install() -> str:
+    return f"pip install 'llama-cpp-python>={TESTED[0]},<{TESTED[1]}'."
+
+
+def _check_version() -> None:
+    try:
+        version = metadata.version("llama-cpp-python")
+    except metadata.PackageNotFoundError as error:
+        raise BackendError("llama-cpp-python is not installed.", f"Install it: {_install()}") from error
+    numbers = _numbers(version)
+    if not _numbers(TESTED[0]) <= numbers < _numbers(TESTED[1]):
+        raise BackendError(
+            f"llama-cpp-python {version} is installed; localspec is tested with {TESTED[0]} up to below {TESTED[1]}.",
+            f"Install a tested version: {_install()}",
+            version=version,
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    digits = ("".join(c for c in part if c.isdigit()) for part in version.split("+")[0].split(".")[:3])
+    return tuple(int(part or 0) for part in digits)
+
+
+_CONTEXT_DEFAULTS = {
+    "n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "rope_freq_base": 0.0,
+    "yarn_orig_ctx": 0, "type_k": 1, "type_v": 1, "embeddings": False, "swa_full": True,
+}  # fmt: skip
+_MODEL_DEFAULTS = {"n_gpu_layers": -1, "main_gpu": 0, "vocab_only": False, "use_extra_bufts": True}
+
+
+def _check_shape(llama_cpp: Any) -> None:
+    """The structs changed shape several times: a shifted field shows in known defaults."""
+    context, model = llama_cpp.llama_context_default_params(), llama_cpp.llama_model_default_params()
+    for params, expected in ((context, _CONTEXT_DEFAULTS), (model, _MODEL_DEFAULTS)):
+        for name, value in expected.items():
+            if getattr(params, name, None) != value:
+                raise BackendError(
+                    f"llama-cpp-python has an unknown parameter layout: {name} is {getattr(params, name, None)!r}.",
+                    f"Install a tested version: {_install()}",
+                )
+
+
+def set_fields(params: Any, **values: object) -> Any:
+    """Set struct fields; an unknown name is an error (ctypes would take it in silence)."""
+    known = {field[0] for field in params._fields_}
+    for name, value in values.items():
+        if name not in known:
+            raise BackendError(f"llama-cpp-python has no parameter {name!r}.", f"Reinstall it: {_install()}")
+        setattr(params, name, value)
+    return params
+
+
+_keep: list[Any] = []  # C holds these callbacks for the life of the process
+
+
+def _log_callback(llama_cpp: Any) -> Any:
+    levels = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.DEBUG, 4: logging.DEBUG}
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+    def callback(level: int, text: bytes, _data: object) -> None:
+        line = (text or b"").decode("utf-8", "replace").rstrip()
+        if level in (2, 3) and line:
+            _recent.append(line)
+        log.log(levels.get(level, logging.DEBUG), "%s", line)
+
+    _keep.append(callback)
+    return callback
+
+
+def last_log_line() -> str:
+    """llama.cpp's latest warning or error, or ""."""
+    return _recent[-1] if _recent else ""
+
+
+def forget_log() -> None:
+    """Start collecting anew, so that an error is explained by its own lines."""
+    _recent.clear()
+
+
+def close_at_exit(thing: Closable) -> None:
+    """Free `thing` before the interpreter tears modules down, if nobody did before."""
+    _alive.add(thing)
+
+
+def _close_all() -> None:
+    for thing in list(_alive):
+        thing.close()
+
+
+def supports_gpu() -> bool:
+    """Whether this build can offload layers to a GPU."""
+    return bool(library().llama_supports_gpu_offload())
+
+
+def physical_cores() -> int:
+    """Physical cores this process may use: a second thread per core slows matrix products down."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))

@@ -1,0 +1,209 @@
+"""Context: KV memory of one model. Spans in, chosen logit rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from localspec.decoding.sampling import Logits
+from localspec.decoding.session import Span
+from localspec.errors import (
+    ContextFull,
+    DecodeCancelled,
+    DecodeError,
+    InvalidRequest,
+    ModelLoadError,
+)
+from localspec.llama import backend
+from localspec.llama.cancel import CancelFlag
+from localspec.llama.model import Model
+
+CACHE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """Sizes and types of a context.
+
+    n_ctx:   cells, shared by all sequences.        n_batch:   tokens in one pass, at most.
+    n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
+    cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
+    """
+
+    n_ctx: int = 4096
+    n_batch: int = 512
+    n_outputs: int = 32
+    n_sequences: int = 1
+    threads: int | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):
+            check_count(name, getattr(self, name))
+        if self.threads is not None:
+            check_count("threads", self.threads, high=1024)
+        for name in ("cache_type_k", "cache_type_v"):
+            if getattr(self, name) not in CACHE_TYPES:
+                raise InvalidRequest(
+                    f"{name} is {getattr(self, name)!r}.", f"It must be one of {', '.join(CACHE_TYPES)}."
+                )
+
+
+def check_count(name: str, value: object, high: int = 2**31 - 1) -> None:
+    """Raise `InvalidRequest` unless `value` is a whole number from 1 to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise InvalidRequest(f"{name} is {value!r}.", f"It must be a whole number from 1 to {high}.", name=name)
+
+
+class Context:
+    """KV memory on a model. Close it before the model; `close` is idempotent.
+
+    Everything that would abort the process inside llama.cpp is refused here first.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions, cancel: CancelFlag | None = None) -> None:
+        self._handle: Any = None
+        self.model = model
+        self.options = options
+        self.n_ctx = options.n_ctx
+        self.n_batch = min(options.n_batch, options.n_ctx)
+        self.n_outputs = min(options.n_outputs, self.n_batch)
+        self.n_vocab = model.n_vocab
+        self.threads = options.threads or backend.physical_cores()
+        self.cancel = cancel or CancelFlag()
+        self._lib = lib = backend.library()
+        backend.forget_log()
+        self._handle = lib.llama_init_from_model(model.handle, self._params())
+        if not self._handle:
+            raise ModelLoadError(
+                f"llama.cpp could not make a context of {self.n_ctx} tokens for {model.path}: "
+                f"{backend.last_log_line() or 'no reason given'}.",
+                "Ask for a smaller context or another cache type.",
+                path=str(model.path),
+            )
+        backend.close_at_exit(self)
+        lib.llama_set_abort_callback(self._handle, self.cancel.callback, self.cancel.data)
+        self._memory = lib.llama_get_memory(self._handle)
+        self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
+        self._view_batch()
+
+    def _params(self) -> Any:
+        options = self.options
+        return backend.set_fields(
+            self._lib.llama_context_default_params(),
+            n_ctx=options.n_ctx,
+            n_batch=self.n_batch,
+            n_ubatch=self.n_batch,
+            n_seq_max=options.n_sequences,
+            n_outputs_max=self.n_outputs,
+            n_outputs_max_per_seq=self.n_outputs,
+            n_threads=self.threads,
+            n_threads_batch=self.threads,
+            type_k=CACHE_TYPES[options.cache_type_k],
+            type_v=CACHE_TYPES[options.cache_type_v],
+            swa_full=True,  # a wrapped window cannot be rolled back
+            kv_unified=True,
+        )
+
+    def _view_batch(self) -> None:
+        """numpy views of the batch's arrays, so that filling it costs no Python loop."""
+        view = np.ctypeslib.as_array
+        shape = (self.n_batch,)
+        self._token, self._pos = view(self._batch.token, shape), view(self._batch.pos, shape)
+        self._logits, self._n_seq = view(self._batch.logits, shape), view(self._batch.n_seq_id, shape)
+        self._n_seq[:] = 1
+
+    def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied.
+
+        Raises `DecodeCancelled` when stopped, `ContextFull` when there is no room, `DecodeError` otherwise; the
+        cells are then what `length` says.
+        """
+        self._check_spans(spans)
+        count = self._fill(spans)
+        code = self._lib.llama_decode(self._handle, self._batch)
+        if code == 2 or (code != 0 and self.cancel.is_set):
+            raise DecodeCancelled("the pass was cancelled.", code=code)
+        if code == 1:
+            raise ContextFull(f"the context of {self.n_ctx} tokens has no room for {count} more.", code=code)
+        if code != 0:
+            raise DecodeError(f"the model's forward pass failed with code {code}.", "Try again.", code=code)
+        return self._rows(spans)
+
+    def _check_spans(self, spans: Sequence[Span]) -> None:
+        if not self._handle:
+            raise DecodeError("the context was closed.", code=0)
+        tokens = sum(len(span.tokens) for span in spans)
+        outputs = sum(span.num_logits for span in spans)
+        if not 1 <= tokens <= self.n_batch or outputs > self.n_outputs:
+            raise DecodeError(
+                f"a pass of {tokens} tokens and {outputs} rows exceeds {self.n_batch} tokens or {self.n_outputs} rows.",
+                code=0,
+            )
+        for span in spans:
+            if not 0 <= span.sequence_id < self.options.n_sequences or span.start + len(span.tokens) > self.n_ctx:
+                raise DecodeError(f"cells {span.start} on do not fit a context of {self.n_ctx} tokens.", code=0)
+            if not all(0 <= token < self.n_vocab for token in span.tokens):
+                raise DecodeError(f"a token id is outside the vocabulary of {self.n_vocab}.", code=0)
+
+    def _fill(self, spans: Sequence[Span]) -> int:
+        end = 0
+        for span in spans:
+            begin, end = end, end + len(span.tokens)
+            self._token[begin:end] = span.tokens
+            self._pos[begin:end] = np.arange(span.start, span.start + end - begin)
+            self._logits[begin:end] = 0
+            self._logits[end - span.num_logits : end] = 1
+            for index in range(begin, end):
+                self._batch.seq_id[index][0] = span.sequence_id
+        self._batch.n_tokens = end
+        return end
+
+    def _rows(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        rows: list[list[Logits]] = []
+        end = 0
+        for span in spans:
+            end += len(span.tokens)
+            rows.append([self._row(index) for index in range(end - span.num_logits, end)])
+        return rows
+
+    def _row(self, index: int) -> Logits:
+        pointer = self._lib.llama_get_logits_ith(self._handle, index)
+        if not pointer:
+            raise DecodeError(f"llama.cpp returned no logits for row {index}.", code=0)
+        row: Logits = np.ctypeslib.as_array(pointer, (self.n_vocab,)).copy()
+        return row
+
+    def length(self, sequence_id: int = 0) -> int:
+        """Cells that the sequence holds."""
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence_id)) + 1
+
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Forget the cells from `length` on; returns how many are left.
+
+        Where llama.cpp refuses (recurrent state) or a sliding window has lost older cells, the whole sequence is
+        forgotten and 0 returned.
+        """
+        held = self.length(sequence_id)
+        if held > length and not self._lib.llama_memory_seq_rm(self._memory, sequence_id, length, -1):
+            return self._forget(sequence_id)
+        if self.model.n_swa and self._lib.llama_memory_seq_pos_min(self._memory, sequence_id) > 0:
+            return self._forget(sequence_id)
+        return min(held, length)
+
+    def _forget(self, sequence_id: int) -> int:
+        self._lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        return 0
+
+    def close(self) -> None:
+        """Free the memory."""
+        handle, self._handle = self._handle, None
+        if handle:
+            self._lib.llama_batch_free(self._batch)
+            self._lib.llama_free(handle)

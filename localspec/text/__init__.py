@@ -1,0 +1,1 @@
+"""Ids to text and text to ids: prompts, streaming, stop strings."""

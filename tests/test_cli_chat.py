@@ -1,0 +1,381 @@
+"""`localspec chat` with one prompt: what goes where, and every way it can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from localspec.cli import loading, main, pulling
+from localspec.cli.options import ModelOptions
+from localspec.decoding.sampling import SamplingParams
+from localspec.errors import ModelFileError, NotDownloaded, PairingError
+from tests.fake_llm import FakeLLM
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    fake = FakeLLM()
+    monkeypatch.setattr(loading, "open_engine", lambda _options: fake)
+    return fake
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[ModelOptions]:
+    options_seen: list[ModelOptions] = []
+
+    def open_engine(options: ModelOptions) -> FakeLLM:
+        options_seen.append(options)
+        return FakeLLM()
+
+    monkeypatch.setattr(loading, "open_engine", open_engine)
+    return options_seen
+
+
+def fail_to_open(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def open_engine(_options: ModelOptions) -> FakeLLM:
+        raise error
+
+    monkeypatch.setattr(loading, "open_engine", open_engine)
+
+
+def run(*arguments: str, stdin: str | bytes = "") -> Result:
+    return CliRunner().invoke(main, ["chat", *arguments], input=stdin)
+
+
+def test_the_answer_alone_goes_to_standard_output(llm: FakeLLM) -> None:
+    result = run("-p", "say 4")
+    assert (result.exit_code, result.stdout) == (0, "4\n")
+    assert llm.closed
+
+
+@pytest.mark.usefixtures("llm")
+def test_figures_and_drafting_go_to_standard_error() -> None:
+    stderr = run("-p", "hello").stderr
+    assert "qwen2.5-coder-1.5b: target.gguf + draft.gguf, drafting on, 3 tokens a round" in stderr
+    assert "acceptance rate 0.75, mean acceptance length 1.00, drafting on, 3 tokens a round" in stderr
+    assert "tokens/s" in stderr
+
+
+@pytest.mark.usefixtures("llm")
+def test_an_answer_without_drafts_has_no_acceptance_rate() -> None:
+    stderr = run("-p", "plain").stderr
+    assert "tokens/s" in stderr
+    assert "acceptance rate" not in stderr
+
+
+@pytest.mark.usefixtures("llm")
+def test_quiet_leaves_only_the_answer() -> None:
+    result = run("-q", "-p", "say 4")
+    assert (result.stdout, result.stderr) == ("4\n", "")
+
+
+def test_a_notice_and_a_warning_are_said_even_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "open_engine", lambda _options: FakeLLM(warnings=("no GPU.",)))
+    assert run("-q", "-p", "full").stderr == "warning: no GPU.\nThe context of 4096 tokens is full.\n"
+
+
+@pytest.mark.usefixtures("llm")
+def test_an_answer_that_ends_its_line_gets_no_second_line_break() -> None:
+    assert run("-p", "say one\n").stdout == "one\n"
+
+
+def test_standard_input_is_the_prompt_without_its_last_line_break(llm: FakeLLM) -> None:
+    result = run("--system", "Be brief.", stdin="a\nb\n")
+    assert result.exit_code == 0
+    assert llm.calls[0]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a\nb"},
+    ]
+
+
+def test_standard_input_is_utf8_and_may_begin_with_a_mark(llm: FakeLLM) -> None:
+    run(stdin="\ufeffgrüße 🙂\r\n".encode())
+    assert llm.calls[0]["messages"] == [{"role": "user", "content": "grüße 🙂"}]
+
+
+def test_input_that_is_no_utf8_names_the_byte(llm: FakeLLM) -> None:
+    result = run(stdin=b"ab\xff")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: Standard input is not UTF-8: byte 2 is 0xff.")
+    assert not llm.calls
+
+
+@pytest.mark.parametrize("arguments", [[], ["-p", ""], ["-p", " \n"], ["-p", "x", "--system", ""]])
+def test_empty_text_is_refused(llm: FakeLLM, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, llm.calls) == (1, "", [])
+    assert "is empty." in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-p", "a\udcff"], ["-p", "a", "--system", "b\udcff"]])
+def test_undecodable_arguments_are_refused(llm: FakeLLM, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert "is not valid UTF-8 at character 1." in result.stderr
+    assert not llm.calls
+
+
+@pytest.mark.usefixtures("llm")
+def test_json_is_one_object_with_everything() -> None:
+    result = run("--json", "-s", "7", "-p", "say 🙂")
+    answer = json.loads(result.stdout)
+    assert result.stdout.isascii()
+    assert list(answer) == [
+        "text",
+        "ids",
+        "finish_reason",
+        "statistics",
+        "settings",
+        "seed",
+        "drafting",
+        "notice",
+    ]
+    assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == ("🙂", [1], "stop", 7)
+    assert answer["statistics"]["acceptance_rate"] == 0.75
+    assert answer["settings"]["draft"]["file"] == "/models/draft.gguf"
+
+
+def test_json_errors_are_text_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_to_open(monkeypatch, ModelFileError("x.gguf is no GGUF file.", "Pull it again.", path="x.gguf"))
+    result = run("--json", "-m", "x.gguf", "-p", "hi")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "error: x.gguf is no GGUF file.\nPull it again.\n"
+
+
+def test_a_failure_half_way_keeps_the_half_and_ends_with_the_sentence(llm: FakeLLM) -> None:
+    result = run("-q", "-p", "fail")
+    assert (result.exit_code, result.stdout) == (1, "half")
+    assert result.stderr == "error: The pass failed.\nTry again.\n"
+    assert llm.closed
+
+
+def test_a_refused_pair_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_to_open(monkeypatch, PairingError("They do not pair.", "Use --no-draft."))
+    result = run("-m", "a.gguf", "-md", "b.gguf", "-p", "hi")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: They do not pair.\nUse --no-draft.\n",
+    )
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_unexpected_exception_is_one_sentence_unless_debugging(
+    monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    fail_to_open(monkeypatch, ZeroDivisionError("two\nlines"))
+    monkeypatch.setenv("LOCALSPEC_DEBUG", "1" if debug else "")
+    result = run("-p", "hi")
+    assert result.exit_code == 1
+    assert "error: ZeroDivisionError: two lines\n" in result.stderr
+    assert "LOCALSPEC_DEBUG=1" in result.stderr
+    assert ("Traceback" in result.stderr) is debug
+
+
+def test_ctrl_c_while_loading_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_to_open(monkeypatch, KeyboardInterrupt())
+    assert run("-p", "hi").exit_code == 130
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pair", "-m", "x.gguf"],
+        ["-md", "x.gguf"],
+        ["pair", "-md", "x.gguf"],
+        ["-m", "a.gguf", "-md", "b.gguf", "--no-draft"],
+        ["-m", "Qwen/Some-GGUF:Q4_K_M"],
+        ["Qwen/Some-GGUF"],
+        ["-m", "a.gguf", "-md", "Qwen/Some-GGUF:Q4_K_M"],
+        ["--draft-tokens", "many"],
+        ["--draft-tokens", "-1"],
+        ["-ngl", "1.5"],
+        ["-ngld", "off"],
+        ["--temp", "warm"],
+        ["--no-such-option"],
+        ["a", "b"],
+    ],
+)
+def test_wrong_usage_ends_with_2(opened: list[ModelOptions], arguments: list[str]) -> None:
+    result = run("-p", "hi", *arguments)
+    assert (result.exit_code, result.stdout, opened) == (2, "", [])
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(["--temp", "-1"], "temperature"), (["-n", "-5"], "max_tokens"), (["--stop", ""], "stop")],
+)
+def test_a_value_out_of_range_is_refused_before_loading(
+    opened: list[ModelOptions], arguments: list[str], name: str
+) -> None:
+    result = run("-p", "hi", *arguments)
+    assert (result.exit_code, opened) == (1, [])
+    assert result.stderr.startswith(f"error: {name} is ")
+
+
+def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list[ModelOptions]) -> None:
+    arguments = "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi"
+    assert run(*arguments.split()).exit_code == 0
+    (options,) = opened
+    assert options.files() == (Path("t.gguf"), Path("d.gguf"))
+    assert (options.max_tokens, options.seed, options.sampling().max_tokens) == (5, 1, 5)
+    assert options.engine() == {
+        "n_ctx": 99,
+        "threads": 2,
+        "gpu_layers": 3,
+        "draft_gpu_layers": "all",
+        "draft_tokens": "auto",
+        "use_mmap": True,
+        "no_draft": False,
+        "cache_type_k": "q8_0",
+        "cache_type_v": "bf16",
+    }
+
+
+def test_the_defaults_are_those_of_the_library(opened: list[ModelOptions]) -> None:
+    from localspec.engine import EngineOptions
+
+    assert run("-p", "hi").exit_code == 0
+    (options,) = opened
+    assert options.sampling() == SamplingParams()
+    engine = options.engine()
+    assert engine.pop("draft_tokens") == "auto"
+    assert EngineOptions(**engine) == EngineOptions()
+
+
+@pytest.mark.parametrize("path", ["x.gguf", "X.GGUF", "./folder/x", "C:\\models\\x"])
+def test_pair_may_be_a_path(opened: list[ModelOptions], path: str) -> None:
+    run("-p", "hi", path)
+    assert opened[0].pair_name() is None
+    assert opened[0].files() == (Path(path), None)
+
+
+def test_options_reach_the_engine_and_the_request(llm: FakeLLM) -> None:
+    run("-p", "hi", "--temp", "0", "--stop", "a", "--stop", "b", "--repeat-penalty", "1.1", "--top-k", "3")
+    params = llm.calls[0]["params"]
+    assert params == SamplingParams(temperature=0, stop=("a", "b"), repeat_penalty=1.1, top_k=3)
+
+
+# --- a pair that is not on disk
+
+
+@pytest.fixture
+def pulls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The pair is missing until it is pulled."""
+    pulled: list[str] = []
+
+    def open_engine(_options: ModelOptions) -> FakeLLM:
+        if not pulled:
+            raise NotDownloaded("The pair tiny is not here.", "Run `localspec pull tiny`.", name="tiny")
+        return FakeLLM()
+
+    monkeypatch.setattr(loading, "open_engine", open_engine)
+    monkeypatch.setattr(pulling, "pull_pair", lambda name, **_options: pulled.append(name))
+    return pulled
+
+
+def test_without_a_terminal_a_missing_pair_gives_the_command(pulls: list[str]) -> None:
+    result = run("-p", "hi")
+    assert (result.exit_code, result.stdout, pulls) == (1, "", [])
+    assert result.stderr == "error: The pair tiny is not here.\nRun `localspec pull tiny`.\n"
+
+
+def test_yes_pulls_the_missing_pair(pulls: list[str]) -> None:
+    result = run("-y", "-p", "say 4")
+    assert (result.exit_code, result.stdout, pulls) == (0, "4\n", ["tiny"])
+
+
+def test_offline_wins_over_yes(pulls: list[str]) -> None:
+    assert run("-y", "--offline", "-p", "hi").exit_code == 1
+    assert pulls == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "pulled"), [("\n", True), ("what\ny\n", True), ("n\n", False), ("", False)]
+)
+def test_at_a_terminal_it_asks(
+    pulls: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, pulled: bool
+) -> None:
+    monkeypatch.setattr(loading, "can_ask", lambda: True)
+    result = run("-p", "hi", stdin=answer)
+    assert "The pair tiny is not here.\nDownload it now? [Y/n] " in result.stderr
+    assert (result.exit_code, pulls) == ((0, ["tiny"]) if pulled else (1, []))
+
+
+def test_the_real_default_pair_is_missing_from_an_empty_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    result = run("-p", "hi")
+    assert result.exit_code == 1
+    assert "1.61 GB" in result.stderr
+    assert "localspec pull qwen2.5-coder-1.5b" in result.stderr
+
+
+# --- the process
+
+
+def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    script = (
+        "from localspec.cli import loading, main\n"
+        "from tests.fake_llm import FakeLLM\n"
+        "loading.open_engine = lambda options: FakeLLM()\n"
+        "main()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_a_console_that_cannot_print_a_character_gets_a_question_mark() -> None:
+    result = run_process("chat", "-p", "say grün 🙂", PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    assert (result.returncode, result.stdout.strip()) == (0, b"say gr?n ?".removeprefix(b"say "))
+
+
+def test_help_is_light() -> None:
+    heavy = ["llama_cpp", "numpy", "rich", "prompt_toolkit", "huggingface_hub", "jinja2"]
+    script = (
+        "import sys\nfrom localspec.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True)
+    lines = result.stdout.decode("ascii").splitlines()
+    assert lines[-1] == "[]"
+    assert {line.split()[0] for line in lines[-6:-1] if line.strip()} >= {"chat", "pull", "list", "rm"}
+
+
+@pytest.mark.parametrize("command", ["chat", "pull", "list", "rm"])
+def test_every_command_has_a_help_page(command: str) -> None:
+    result = CliRunner().invoke(main, [command, "-h"])
+    assert (result.exit_code, result.stdout.isascii()) == (0, True)
+
+
+def test_version() -> None:
+    from localspec import __version__
+
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"localspec {__version__}\n"
+
+
+def test_python_m_localspec_is_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "localspec", "no-such"], cwd=ROOT, capture_output=True, check=False
+    )
+    assert result.returncode == 2
+    assert b"No such command 'no-such'" in result.stderr

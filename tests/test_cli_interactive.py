@@ -1,0 +1,211 @@
+"""The conversation: which turns are kept, and what each command does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from localspec.cli.answer import attempt_seed
+from localspec.cli.conversation import Conversation, Turn
+from localspec.cli.interactive import COMMANDS, Chat
+from localspec.cli.options import ModelOptions, model_options
+from localspec.cli.prompt import History, history_path
+from localspec.cli.terminal import printable
+from tests.fake_llm import FakeLLM
+
+
+def parsed(*arguments: str) -> ModelOptions:
+    """Options as the command line makes them."""
+    caught: list[ModelOptions] = []
+    command = click.command()(model_options(caught.append))
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    return caught[0]
+
+
+def reader(lines: tuple[str, ...]) -> Callable[[], str]:
+    """Gives the lines one by one, then the end of input."""
+    rest: Iterator[str] = iter(lines)
+
+    def read() -> str:
+        for line in rest:
+            return line
+        raise EOFError
+
+    return read
+
+
+def converse(*lines: str, options: tuple[str, ...] = (), system: str = "", quiet: bool = False) -> Chat:
+    chat = Chat(FakeLLM(), parsed(*options), Conversation(system), quiet=quiet)  # type: ignore[arg-type]
+    chat.run(reader(lines))
+    return chat
+
+
+def questions(chat: Chat) -> list[str]:
+    return [turn.question for turn in chat.conversation.turns]
+
+
+def calls(chat: Chat) -> list[dict[str, object]]:
+    return chat._llm.calls  # type: ignore[attr-defined, no-any-return]
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_the_model_reads_the_whole_conversation(capsys: Capture) -> None:
+    chat = converse("say one", "two", system="Be brief.")
+    assert calls(chat)[1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "say one"},
+        {"role": "assistant", "content": "one"},
+        {"role": "user", "content": "two"},
+    ]
+    printed = capsys.readouterr()
+    assert printed.out.startswith("one\n")
+    assert printed.err.count("tokens/s") == 2
+
+
+def test_quiet_prints_no_figures(capsys: Capture) -> None:
+    converse("say one", quiet=True)
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("one\n", "")
+
+
+def test_a_failed_turn_leaves_no_trace_and_the_chat_goes_on(capsys: Capture) -> None:
+    chat = converse("say one", "fail", "say two")
+    assert questions(chat) == ["say one", "say two"]
+    assert "error: The pass failed.\nTry again.\n" in capsys.readouterr().err
+
+
+def test_blank_entries_are_passed_over() -> None:
+    assert calls(converse("", " \n")) == []
+
+
+def test_an_entry_that_is_no_utf8_is_not_sent(capsys: Capture) -> None:
+    assert calls(converse("a\udcff")) == []
+    assert "The question is not valid UTF-8 at character 1." in capsys.readouterr().err
+
+
+def test_a_notice_is_said(capsys: Capture) -> None:
+    converse("full")
+    assert "The context of 4096 tokens is full.\n" in capsys.readouterr().err
+
+
+def test_regen_answers_the_last_question_from_the_same_place_with_another_seed() -> None:
+    chat = converse("say one", "two", "/regen", "/regen", options=("-s", "5"))
+    first, again, third = calls(chat)[1:]
+    assert first["messages"] == again["messages"] == third["messages"]
+    assert questions(chat) == ["say one", "two"]
+    seeds = [call["params"].seed for call in calls(chat)]  # type: ignore[attr-defined]
+    assert seeds == [5, 5, attempt_seed(5, 1), attempt_seed(5, 2)]
+    assert len(set(seeds)) == 3
+
+
+def test_attempts_without_a_seed_stay_without() -> None:
+    assert attempt_seed(None, 3) is None
+    assert attempt_seed(2**64 - 1, 1) is not None
+    assert attempt_seed(2**64 - 1, 1) < 2**64  # type: ignore[operator]
+
+
+def test_a_regeneration_that_fails_keeps_the_answer_there_was() -> None:
+    chat = Chat(FakeLLM(), parsed(), Conversation(turns=[Turn("fail", "earlier")]))  # type: ignore[arg-type]
+    chat.run(reader(("/regen",)))
+    assert chat.conversation.turns == [Turn("fail", "earlier")]
+
+
+def test_undo_takes_back_question_and_answer(capsys: Capture) -> None:
+    assert questions(converse("say one", "say two", "/undo")) == ["say one"]
+    assert "Took back: say two" in capsys.readouterr().err
+
+
+def test_clear_keeps_the_system_prompt() -> None:
+    chat = converse("say one", "/clear", "two", system="Be brief.")
+    assert calls(chat)[-1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "two"},
+    ]
+
+
+def test_system_sets_and_removes(capsys: Capture) -> None:
+    chat = converse("/system Rhyme.", "a", "/system", "b", "/system")
+    roles = [[message["role"] for message in call["messages"]] for call in calls(chat)]  # type: ignore[attr-defined]
+    assert roles == [["system", "user"], ["user", "assistant", "user"]]
+    printed = capsys.readouterr().err
+    assert "Removed the system prompt: Rhyme." in printed
+    assert "There is no system prompt." in printed
+
+
+def test_draft_counts_from_the_next_answer_on(capsys: Capture) -> None:
+    chat = converse(
+        "a", "/draft off", "b", "/draft 5", "c", "/draft lots", "d", options=("--draft-tokens", "2")
+    )
+    assert [call["draft_tokens"] for call in calls(chat)] == [2, "off", 5, 5]
+    assert "/draft takes auto, off or a whole number, not 'lots'." in capsys.readouterr().err
+
+
+def test_stats_are_those_of_the_last_answer(capsys: Capture) -> None:
+    converse("/stats", "a", "/stats")
+    printed = capsys.readouterr().err
+    assert "There is no answer yet." in printed
+    assert "acceptance rate          0.750" in printed
+    assert "prompt tokens            7" in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/hlep", "There is no command /hlep"),
+        ("/", "There is no command /:"),
+        ("/usr/bin/env what", "//usr/bin/env sends the text to the model"),
+        ("/undo", "There is nothing to take back."),
+        ("/regen", "There is no answer to regenerate."),
+        ("/clear all", "/clear takes no text."),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_not_sent(capsys: Capture, line: str, sentence: str) -> None:
+    assert calls(converse(line)) == []
+    assert sentence in capsys.readouterr().err
+
+
+def test_two_slashes_send_one() -> None:
+    assert questions(converse("//usr/bin is what?")) == ["/usr/bin is what?"]
+
+
+def test_help_lists_every_command(capsys: Capture) -> None:
+    converse("/help")
+    printed = capsys.readouterr().err
+    assert all(f"/{name}" in printed for name in COMMANDS)
+    assert all(callable(getattr(Chat, f"_do_{name}")) for name in COMMANDS)
+
+
+def test_exit_reads_no_further() -> None:
+    assert calls(converse("/exit", "more")) == []
+
+
+def test_answers_cannot_drive_the_terminal() -> None:
+    assert printable("a\x1b]0;title\x07\x9b1m\tb\r\n") == "a\ufffd]0;title\ufffd\ufffd1m\tb\r\n"
+
+
+def test_history_lies_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    assert history_path() == tmp_path / "chat-history"
+    monkeypatch.delenv("LOCALSPEC_HOME")
+    assert history_path().name == "chat-history"
+
+
+def test_history_comes_back_newest_first_and_survives_bad_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "chat-history"
+    history = History(path)
+    for entry in ("one\ntwo", "bad \udcff"):
+        history.store_string(entry)
+    assert History(path).load_history_strings() == ["bad ?", "one\ntwo"]
+
+
+def test_a_history_that_cannot_be_written_does_not_end_the_chat(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    history = History(tmp_path / "file" / "chat-history")
+    history.store_string("lost")
+    assert history.load_history_strings() == []

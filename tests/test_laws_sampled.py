@@ -1,0 +1,173 @@
+"""Law: the joint distribution of the first K + 2 tokens is the target's, for every drafter and option.
+
+K + 2 tokens reach into the round behind a full acceptance: a wrong bonus token cannot hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from localspec.decoding.drafting import Drafter, NgramDrafter
+from localspec.decoding.sampling import SamplingParams
+
+from .fakes import blended, generate, model_drafter, random_model
+from .joint import THRESHOLD, count_joint, exact_joint, p_value
+from .mutation import planted
+
+V = 3
+TARGET = random_model(V, seed=11, scale=1.2)
+OTHER = random_model(V, seed=12, scale=1.2)
+MEDIOCRE = blended(TARGET, OTHER, 0.5)
+RUNS = 2000
+
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+OPTIONS = {
+    "none": OFF,
+    "top_k": {**OFF, "top_k": 2},
+    "top_p": {**OFF, "top_p": 0.75},
+    "min_p": {**OFF, "min_p": 0.25},
+    "penalties": {**OFF, "repeat_penalty": 1.6, "frequency_penalty": 0.4, "presence_penalty": 0.3},
+    "bias": {**OFF, "logit_bias": {1: 0.9}},
+    "all": {
+        "top_k": 2, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.3, "frequency_penalty": 0.2,
+        "repeat_last_n": 3, "logit_bias": {0: -0.4},
+    },
+}  # fmt: skip
+
+
+def law(
+    make_drafter: Callable[[], Drafter],
+    *,
+    temperature: float = 1.0,
+    options: str = "none",
+    num_draft_tokens: int = 2,
+    runs: int = RUNS,
+    make_controller: Callable[[], object] | None = None,
+) -> float:
+    """p-value of the law on the full loop."""
+    length = num_draft_tokens + 2
+    params = SamplingParams(temperature=temperature, max_tokens=length + 1, **OPTIONS[options])
+    counts = count_joint(
+        TARGET, make_drafter, params, n_vocab=V, num_draft_tokens=num_draft_tokens, length=length, runs=runs,
+        make_controller=make_controller,
+    )  # fmt: skip
+    return p_value(exact_joint(TARGET, params, V, length), counts)
+
+
+def mediocre() -> Drafter:
+    return model_drafter(MEDIOCRE, V)
+
+
+def useless() -> Drafter:
+    return model_drafter(OTHER, V)
+
+
+def padded() -> Drafter:
+    """A draft with two ids more than the target: they must never be proposed."""
+    return model_drafter(random_model(V + 2, seed=13), V + 2, target_vocab=V)
+
+
+class EagerStop:
+    """A stop rule that looks at the past only: 2 tokens after an odd number of rounds, else 1."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def plan(self, limit: int) -> int:
+        return min(limit, 1 + self.rounds % 2)
+
+    def observe(self, step: object) -> None:
+        self.rounds += 1
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("options", list(OPTIONS))
+def test_model_draft(temperature, options):
+    assert law(mediocre, temperature=temperature, options=options) > THRESHOLD
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 1, 3])
+def test_other_lengths(num_draft_tokens):
+    assert law(mediocre, num_draft_tokens=num_draft_tokens) > THRESHOLD
+
+
+@pytest.mark.parametrize("make_drafter", [useless, padded, lambda: NgramDrafter(1, 2)])
+def test_other_drafters(make_drafter):
+    assert law(make_drafter) > THRESHOLD
+
+
+def test_a_length_that_varies_with_the_past():
+    assert law(mediocre, make_controller=EagerStop) > THRESHOLD
+
+
+MUTATIONS = {
+    "q is not the distribution the token was drawn from": (
+        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "probs.append(draft_probs)",
+        "probs.append(distribution(row[: self._shared], SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)))",
+        {"temperature": 2.0},
+    ),
+    "an argmax draft tested with the soft q": (
+        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "draft_probs.sample(uniforms.random())", "int(draft_probs.tokens[draft_probs.probs.argmax()])", {},
+    ),
+    "the residual of the target against itself": (
+        "localspec.decoding.verify", "residual",
+        "draft_probs.probs_of(target_probs.tokens)", "target_probs.probs_of(target_probs.tokens)", {},
+    ),
+    "the recovered token drawn from the target": (
+        "localspec.decoding.verify", "rejection",
+        "residual(target_probs[index], draft_probs).sample", "target_probs[index].sample", {},
+    ),
+    "q taken as 1": (
+        "localspec.decoding.verify", "acceptance", "/ draft_probs.prob(token)", "/ 1.0", {},
+    ),
+    "the bonus token from the wrong row": (
+        "localspec.decoding.verify", "rejection",
+        "target_probs[len(draft.tokens)].sample", "target_probs[max(len(draft.tokens) - 1, 0)].sample", {},
+    ),
+    "a token dropped after it was drawn": (
+        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "token = draft_probs.sample(uniforms.random())",
+        "token = draft_probs.sample(uniforms.random())\n"
+        "        if draft_probs.prob(token) < 0.4: return Draft(tuple(tokens), tuple(probs))",
+        {},
+    ),
+    "one noise for the proposal and its acceptance": (
+        "localspec.decoding.loop", "Generation.commit",
+        "self._rule(target_probs, self._draft, self._uniforms)",
+        "self._rule(target_probs, self._draft, round_uniforms(self._seed, len(self.sequence)))", {},
+    ),
+    "the same noise in every round": (
+        "localspec.decoding.loop", "Generation.propose",
+        "round_uniforms(self._seed, len(self.sequence))", "round_uniforms(self._seed, 0)", {},
+    ),
+    "penalties that do not see the drafted tokens": (
+        "localspec.decoding.loop", "TargetRows.__getitem__",
+        "self._committed + index", "self._committed", {"options": "penalties"},
+    ),
+    "penalties on the target only": (
+        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "probs.append(draft_probs)",
+        "probs.append(distribution(row[: self._shared], params, list(sequence)))", {"options": "penalties"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(MUTATIONS))
+def test_a_planted_fault_breaks_the_law(fault):
+    module, function, right, wrong, settings = MUTATIONS[fault]
+    assert law(mediocre, **settings) > THRESHOLD
+    with planted(module, function, right, wrong):
+        assert law(mediocre, runs=2 * RUNS, **settings) < THRESHOLD
+
+
+def test_ids_outside_the_targets_vocabulary_would_be_seen():
+    params = SamplingParams(max_tokens=30, **OFF)
+    with (
+        planted("localspec.decoding.drafting", "ModelDrafter.propose", "row[: self._shared]", "row"),
+        pytest.raises(AssertionError, match="outside the vocabulary"),
+    ):
+        generate(TARGET, padded(), n_vocab=V, params=params)

@@ -1,0 +1,155 @@
+"""Raw logits to a distribution: order of the filters, edges, and no sort of a whole vocabulary."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.decoding.drafting import round_uniforms
+from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.errors import DecodeError, InvalidRequest
+
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
+
+
+def reference(logits, params: SamplingParams) -> np.ndarray:
+    """The same filters by full sorts, in llama.cpp's order: top-k, top-p, min-p, temperature last. Shape (V,)."""
+    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    if params.top_k:
+        order = order[: params.top_k]
+    mass = np.array([math.exp(float(logits[t]) - float(max(logits))) for t in order])
+    mass /= mass.sum()
+    keep = 1
+    while keep < len(order) and mass[:keep].sum() < params.top_p:
+        keep += 1
+    order, mass = order[:keep], mass[:keep]
+    order = [t for t, m in zip(order, mass, strict=True) if m >= params.min_p * mass[0] * (1 - 1e-12)]
+    full = np.zeros(len(logits))
+    for token in order:
+        full[token] = math.exp((float(logits[token]) - float(max(logits))) / params.temperature)
+    return full / full.sum()
+
+
+def dense(result, size) -> np.ndarray:
+    full = np.zeros(size)
+    full[result.tokens] = result.probs
+    return full
+
+
+settings_of = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.2, 0.8, 1.0, 2.5]),
+    top_k=st.sampled_from([0, 1, 3, 40, 1000]),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(settings_of, st.integers(0, 10_000), st.integers(1, 900), st.sampled_from([0.01, 1.0, 5.0]))
+def test_equals_the_reference(params, seed, size, scale):
+    logits = (np.random.default_rng(seed).normal(size=size) * scale).astype(np.float32)
+    result = distribution(logits, params)
+    assert result.probs.sum() == pytest.approx(1)
+    assert (np.diff(result.tokens) > 0).all()
+    np.testing.assert_allclose(dense(result, size), reference(logits, params), atol=1e-6)
+
+
+def test_the_whole_vocabulary_is_never_sorted(monkeypatch):
+    def small_only(function):
+        def guarded(array, *args, **kwargs):
+            assert len(array) <= 40_000, "sorted a vocabulary"
+            return function(array, *args, **kwargs)
+
+        return guarded
+
+    monkeypatch.setattr(np, "sort", small_only(np.sort))
+    monkeypatch.setattr(np, "argsort", small_only(np.argsort))
+    logits = np.random.default_rng(0).normal(size=151_936).astype(np.float32) * 3
+    for params in (SamplingParams(), SamplingParams(top_k=0), SamplingParams(**OFF)):
+        distribution(logits, params)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, 1e-6])
+def test_no_temperature_is_greedy_and_ties_go_to_the_lower_id(temperature):
+    logits = np.array([1.0, 3.0, 3.0, -np.inf], dtype=np.float32)
+    result = distribution(logits, SamplingParams(temperature=temperature))
+    assert result.tokens.tolist() == [1] and result.probs.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-3, 100.0])
+def test_extreme_temperatures_stay_finite(temperature):
+    logits = np.array([50.0, -50.0, 49.9, 0.0], dtype=np.float32)
+    result = distribution(logits, SamplingParams(**{**OFF, "temperature": temperature}))
+    assert np.isfinite(result.probs).all() and result.probs.sum() == pytest.approx(1)
+
+
+def test_masked_ids_get_no_mass():
+    logits = np.array([0.0, -np.inf, 1.0, -np.inf], dtype=np.float32)
+    for top_k in (0, 1, 3, 4):
+        result = distribution(logits, SamplingParams(**{**OFF, "top_k": top_k}))
+        assert not {1, 3} & set(result.tokens.tolist())
+
+
+@pytest.mark.parametrize("row", [[np.nan, 1.0], [1.0, np.nan], [-np.inf, -np.inf], [np.inf, 0.0]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_broken_logits_are_an_error_not_an_answer(row, temperature):
+    with pytest.raises(DecodeError, match="logit"):
+        distribution(np.array(row, dtype=np.float32), SamplingParams(temperature=temperature))
+
+
+def test_the_row_is_not_changed():
+    logits = np.array([1.0, 2.0, 3.0], dtype=np.float32)
+    distribution(logits, SamplingParams(repeat_penalty=2.0, logit_bias={0: 5}), [2, 2])
+    assert logits.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_penalties_follow_llama_cpps_formulas():
+    logits = np.array([2.0, -1.0, 1.0, 0.5], dtype=np.float32)
+    params = SamplingParams(
+        **OFF, repeat_penalty=2.0, frequency_penalty=0.25, presence_penalty=0.5, repeat_last_n=4, logit_bias={3: 1.0}
+    )
+    history = [3, 3, 0, 0, 1, 99]  # the first two are outside the window, 99 outside the vocabulary
+    expected = np.array([2.0 / 2 - 2 * 0.25 - 0.5, -1.0 * 2 - 0.25 - 0.5, 1.0, 1.5])
+    result = distribution(logits, params, history)
+    np.testing.assert_allclose(np.log(result.probs / result.probs[2]), expected - expected[2], atol=1e-6)
+
+
+def test_a_penalty_decides_greedy_too():
+    logits = np.array([2.0, 1.9], dtype=np.float32)
+    greedy = SamplingParams(temperature=0, presence_penalty=0.5)
+    assert distribution(logits, greedy, [0]).tokens.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf), ("temperature", "1"),
+        ("temperature", True), ("temperature", None), ("top_k", -1), ("top_k", 1.5), ("top_p", 1.01), ("top_p", -0.1),
+        ("min_p", 2), ("repeat_penalty", 0), ("repeat_last_n", -2), ("seed", -1), ("seed", 2**64), ("seed", 1.0),
+        ("max_tokens", -1), ("max_tokens", 2.5), ("stop", ("a", "")), ("stop", [1]), ("stop", 5),
+        ("logit_bias", {-1: 1.0}), ("logit_bias", {1: math.nan}), ("logit_bias", {1: math.inf}), ("logit_bias", [1]),
+        ("frequency_penalty", math.nan), ("presence_penalty", 1e9),
+    ],
+)  # fmt: skip
+def test_bad_values_are_refused_by_name(name, value):
+    with pytest.raises(InvalidRequest, match=name) as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.remedy
+
+
+def test_defaults_are_the_documented_ones():
+    params = SamplingParams()
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.95, 0.05)
+    assert not params.penalised and params.max_tokens is None and params.seed is None
+
+
+def test_random_numbers_depend_on_seed_and_position_only():
+    first = round_uniforms(7, 5).random()
+    round_uniforms(7, 4).random(1000)
+    assert round_uniforms(7, 5).random() == first
+    assert len({first, round_uniforms(7, 6).random(), round_uniforms(8, 5).random()}) == 3
