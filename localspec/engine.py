@@ -16,10 +16,13 @@ from localspec.llama.cancel import CancelFlag
 from localspec.llama.context import Context, ContextOptions
 from localspec.llama.memory import check_memory
 from localspec.llama.metadata import Metadata, read_metadata
-from localspec.llama.model import Model
+from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.template import ChatTemplate
 
 StrPath = str | os.PathLike[str]
+
+TARGET_ROWS = 32
+"""Logit rows of one pass of the target: drafts of up to 31 tokens."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Engine:
 
     def __init__(self, target: StrPath, draft: StrPath | None, options: EngineOptions) -> None:
         self.options = options
+        self._gpu_layers = resolve_gpu_layers(options.gpu_layers)
+        self._draft_gpu_layers = resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
         self.warnings: list[str] = []
         target_metadata = read_metadata(Path(target))
         draft_metadata = read_metadata(Path(draft)) if draft is not None and not options.no_draft else None
@@ -78,10 +83,9 @@ class Engine:
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
-        options = self.options
         self._warn_about_gpu()
-        self.target = self._open(target, options.gpu_layers, 32, loaded)
-        self.draft = self._open(draft, options.draft_gpu_layers, 1, loaded) if draft else None
+        self.target = self._open(target, self._gpu_layers, TARGET_ROWS, loaded)
+        self.draft = self._open(draft, self._draft_gpu_layers, 1, loaded) if draft else None
         self.session = Session(self.target)
         self.template = ChatTemplate(
             target.chat_template,
@@ -90,7 +94,7 @@ class Engine:
             name=target.path.name,
         )
 
-    def _open(self, metadata: Metadata, gpu_layers: str | int, n_outputs: int, loaded: ExitStack) -> Context:
+    def _open(self, metadata: Metadata, gpu_layers: int, n_outputs: int, loaded: ExitStack) -> Context:
         context_options = self.options.context(self._fitting_n_ctx(metadata), n_outputs)
         check_memory(metadata, context_options)
         model = Model(
@@ -109,7 +113,9 @@ class Engine:
         n_ctx = self.options.context(self.options.n_ctx, 1).n_ctx  # validated
         trained = metadata.n_ctx_train
         if 0 < trained < n_ctx:
-            self.warnings.append(f"the context is {trained} tokens: {metadata.path.name} was trained for no more.")
+            self.warnings.append(
+                f"The context is {trained} tokens: {metadata.path.name} was trained for no more."
+            )
             return trained
         return n_ctx
 
@@ -163,5 +169,5 @@ def engine_options(values: dict[str, object]) -> EngineOptions:
         known = EngineOptions.__dataclass_fields__
         unknown = sorted(set(values) - set(known))
         raise InvalidRequest(
-            f"there is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
+            f"There is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
         ) from None

@@ -70,18 +70,29 @@ class LLM:
 
     @classmethod
     def from_pair(
-        cls, name: str = DEFAULT_PAIR, *, home: StrPath | None = None, draft_tokens: int | str = "auto", **options: Any
+        cls,
+        name: str = DEFAULT_PAIR,
+        *,
+        home: StrPath | None = None,
+        draft_tokens: int | str = "auto",
+        **options: Any,
     ) -> LLM:
         """Load a pair that `localspec pull` fetched. `options` are those of `EngineOptions`.
 
         Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
         """
-        target, draft = Store(Path(home) if home is not None else None).pair_paths(pair(name))
+        store = Store(Path(home) if home is not None else None)
+        target, draft = store.pair_paths(pair(name), with_draft=not options.get("no_draft"))
         return cls.from_files(target, draft, draft_tokens=draft_tokens, **options)
 
     @classmethod
     def from_files(
-        cls, target: StrPath, draft: StrPath | None = None, *, draft_tokens: int | str = "auto", **options: Any
+        cls,
+        target: StrPath,
+        draft: StrPath | None = None,
+        *,
+        draft_tokens: int | str = "auto",
+        **options: Any,
     ) -> LLM:
         """Load GGUF files. Without a draft, repeated text is drafted from the conversation itself (n-grams).
 
@@ -94,7 +105,7 @@ class LLM:
     def engine(self) -> Engine:
         """Both loaded models. Raises `EngineClosed` after `close`."""
         if self._engine is None:
-            raise EngineClosed("the engine was closed.", "Load it again.")
+            raise EngineClosed("The engine was closed.", "Load it again.")
         return self._engine
 
     @property
@@ -158,7 +169,9 @@ class LLM:
         """Stop what runs and free everything. Idempotent."""
         self.cancel()
         if self._owner == threading.get_ident():
-            raise EngineBusy("an answer is still being read in this thread.", "Read it to its end or close it first.")
+            raise EngineBusy(
+                "An answer is still being read in this thread.", "Read it to its end or close it first."
+            )
         with self._turn:
             engine, self._engine = self._engine, None
             if engine is not None:
@@ -189,15 +202,15 @@ class LLM:
     def _check_prompt(self, ids: list[int]) -> None:
         context = self.engine.target
         if not ids:
-            raise InvalidRequest("the prompt is empty.", "Give at least one token.")
+            raise InvalidRequest("The prompt is empty.", "Give at least one token.")
         for token in ids:
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < context.n_vocab:
                 raise InvalidRequest(
-                    f"the prompt holds {token!r}.", f"Token ids are whole numbers below {context.n_vocab}."
+                    f"The prompt holds {token!r}.", f"Token ids are whole numbers below {context.n_vocab}."
                 )
         if len(ids) > context.n_ctx:
             raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens and the context holds {context.n_ctx}.",
+                f"The prompt has {len(ids)} tokens and the context holds {context.n_ctx}.",
                 "Shorten it, or load the model with a larger context (-c, n_ctx).",
                 num_tokens=len(ids),
                 n_ctx=context.n_ctx,
@@ -215,8 +228,8 @@ class LLM:
                 engine.session, engine.drafter, controller, params, ids, seed=seed, check=answer.check
             )
             stats.cached_tokens = generation.num_cached
-            for tokens in self._rounds(generation, stats):
-                yield Chunk(answer.take(), tokens)
+            for _ in self._rounds(generation, stats):
+                yield Chunk(answer.take(), answer.take_ids())
             completion = Completion(
                 text="",
                 ids=tuple(answer.ids),
@@ -229,12 +242,13 @@ class LLM:
             rest = answer.finish()
             yield Chunk(rest, (), replace(completion, text=answer.text))
 
-    def _rounds(self, generation: Generation, stats: Stats) -> Iterator[tuple[int, ...]]:
+    def _rounds(self, generation: Generation, stats: Stats) -> Iterator[None]:
+        """Once for every round that committed something, until the end or a cancel."""
         try:
             for step in run(generation):
                 stats.add(step)
                 if step.tokens:
-                    yield step.tokens
+                    yield
                 if self.engine.cancel.is_set:
                     return
         except DecodeCancelled:
@@ -243,7 +257,9 @@ class LLM:
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
         if self._owner == threading.get_ident():
-            raise EngineBusy("another answer is still being read in this thread.", "Read it to its end or close it.")
+            raise EngineBusy(
+                "Another answer is still being read in this thread.", "Read it to its end or close it."
+            )
         with self._turn:
             self._owner = threading.get_ident()
             self.engine.cancel.clear()
@@ -271,7 +287,7 @@ def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) ->
     unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
     if unknown:
         raise InvalidRequest(
-            f"there is no sampling parameter {', '.join(unknown)}.",
+            f"There is no sampling parameter {', '.join(unknown)}.",
             f"Known ones are {', '.join(SamplingParams.__dataclass_fields__)}.",
         )
     return replace(params or SamplingParams(), **overrides)
@@ -279,7 +295,9 @@ def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) ->
 
 def check_draft_tokens(value: int | str) -> int | str:
     """A draft length: "auto", "off" or a number. Raises `InvalidRequest` otherwise."""
-    valid = value in ("auto", "off") or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+    valid = value in ("auto", "off") or (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    )
     if not valid:
         raise InvalidRequest(f"draft_tokens is {value!r}.", "It must be auto, off or a number, 0 or more.")
     return value

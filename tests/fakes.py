@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -21,7 +21,9 @@ LogitModel = Callable[[tuple[int, ...]], Logits]
 class FakeContext:
     """Cells of one or several sequences; a decode must continue exactly where the cells end."""
 
-    def __init__(self, model: LogitModel, n_vocab: int, n_ctx: int = 256, n_batch: int = 32, n_outputs: int = 32):
+    def __init__(
+        self, model: LogitModel, n_vocab: int, n_ctx: int = 256, n_batch: int = 32, n_outputs: int = 32
+    ):
         self.model = model
         self.n_vocab, self.n_ctx, self.n_batch, self.n_outputs = n_vocab, n_ctx, n_batch, n_outputs
         self.cells: dict[int, list[int]] = {}
@@ -68,7 +70,7 @@ class RefusingContext(FakeContext):
 def random_model(n_vocab: int, seed: int, scale: float = 2.0, memory: int = 4) -> LogitModel:
     """Logits that are fixed random numbers for every last `memory` tokens."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def model(prefix: tuple[int, ...]) -> Logits:
         digest = hashlib.blake2b(repr((seed, prefix[-memory:])).encode(), digest_size=8).digest()
         rng = np.random.default_rng(int.from_bytes(digest, "little"))
@@ -84,7 +86,9 @@ def blended(target: LogitModel, other: LogitModel, share: float) -> LogitModel:
     )
 
 
-def model_drafter(model: LogitModel, n_vocab: int, target_vocab: int | None = None, **sizes: int) -> ModelDrafter:
+def model_drafter(
+    model: LogitModel, n_vocab: int, target_vocab: int | None = None, **sizes: int
+) -> ModelDrafter:
     return ModelDrafter(Session(FakeContext(model, n_vocab, **sizes)), target_vocab or n_vocab)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import random
 import subprocess
@@ -15,6 +16,7 @@ from localspec.hub.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+KILLED = -9 if os.name == "posix" else 9
 HUB = HubSource("someone/some-GGUF", REVISION)
 
 

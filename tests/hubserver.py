@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             302,
             {
                 "X-Repo-Commit": match[2],
-                "X-HF-Warning": f"{match[1]}; You are not logged in. Please do.",
+                "X-HF-Warning": f"{secrets.token_hex(4)}; You are not logged in. Please do.",
                 "X-Linked-Etag": f'"{etag}"',
                 "X-Linked-Size": str(size),
                 "Location": f"{hub.cdn}/blob/{match[3]}?signature=abc",
@@ -181,7 +182,9 @@ def running_hub() -> Iterator[Hub]:
     threads = [threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
-    hub.endpoint, hub.cdn = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
+    ports = [server.server_address[1] for server in servers]
+    # Another host name, as a CDN has: some versions of the client tell origins apart by host alone.
+    hub.endpoint, hub.cdn = f"http://127.0.0.1:{ports[0]}", f"http://localhost:{ports[1]}"
     try:
         yield hub
     finally:

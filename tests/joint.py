@@ -19,7 +19,9 @@ THRESHOLD = 1e-6
 """A law holds when its p-value is above this; seeds are fixed, so it never fails by chance later."""
 
 
-def exact_joint(target: LogitModel, params: SamplingParams, n_vocab: int, length: int) -> dict[tuple[int, ...], float]:
+def exact_joint(
+    target: LogitModel, params: SamplingParams, n_vocab: int, length: int
+) -> dict[tuple[int, ...], float]:
     """Probability of every sequence of `length` tokens under the target alone: V**length cells."""
     joint = {}
     for tokens in itertools.product(range(n_vocab), repeat=length):

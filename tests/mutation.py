@@ -22,7 +22,9 @@ def planted(module_name: str, qualified_name: str, right: str, wrong: str) -> It
     source = textwrap.dedent(inspect.getsource(original))
     assert source.count(right) == 1, f"{qualified_name} no longer holds {right!r} once"
     namespace: dict[str, object] = {}
-    exec(compile(source.replace(right, wrong), f"<{qualified_name}, mutated>", "exec"), vars(module), namespace)
+    exec(
+        compile(source.replace(right, wrong), f"<{qualified_name}, mutated>", "exec"), vars(module), namespace
+    )
     mutated = namespace[name]
     users = [m for m in list(sys.modules.values()) if m and getattr(m, name, None) is original]
     setattr(owner, name, mutated)
@@ -39,7 +41,9 @@ def planted(module_name: str, qualified_name: str, right: str, wrong: str) -> It
             function.__kwdefaults__ = defaults
 
 
-def _swap_defaults(module_name: str, original: object, mutated: object) -> list[tuple[object, dict[str, object]]]:
+def _swap_defaults(
+    module_name: str, original: object, mutated: object
+) -> list[tuple[object, dict[str, object]]]:
     """Keyword defaults hold functions too: the loop takes its accept rule that way."""
     from localspec.decoding.loop import Generation
 

@@ -345,7 +345,7 @@ def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 def test_a_console_that_cannot_print_a_character_gets_a_question_mark() -> None:
     result = run_process("chat", "-p", "say grün 🙂", PYTHONIOENCODING="ascii", PYTHONUTF8="1")
-    assert (result.returncode, result.stdout.strip()) == (0, b"say gr?n ?".removeprefix(b"say "))
+    assert (result.returncode, result.stdout.strip()) == (0, b"gr?n ?")
 
 
 def test_help_is_light() -> None:

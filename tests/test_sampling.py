@@ -111,7 +111,12 @@ def test_the_row_is_not_changed():
 def test_penalties_follow_llama_cpps_formulas():
     logits = np.array([2.0, -1.0, 1.0, 0.5], dtype=np.float32)
     params = SamplingParams(
-        **OFF, repeat_penalty=2.0, frequency_penalty=0.25, presence_penalty=0.5, repeat_last_n=4, logit_bias={3: 1.0}
+        **OFF,
+        repeat_penalty=2.0,
+        frequency_penalty=0.25,
+        presence_penalty=0.5,
+        repeat_last_n=4,
+        logit_bias={3: 1.0},
     )
     history = [3, 3, 0, 0, 1, 99]  # the first two are outside the window, 99 outside the vocabulary
     expected = np.array([2.0 / 2 - 2 * 0.25 - 0.5, -1.0 * 2 - 0.25 - 0.5, 1.0, 1.5])

@@ -88,7 +88,8 @@ def test_point_mass_drafts_too(seed):
     target = random_tree(seed, 3, zeros=True)
     rng = random.Random(seed)
     draft = {
-        prefix: Distribution(np.array([rng.randrange(V)]), np.array([Fraction(1)], dtype=object)) for prefix in target
+        prefix: Distribution(np.array([rng.randrange(V)]), np.array([Fraction(1)], dtype=object))
+        for prefix in target
     }
     assert completed(emitted(target, draft, 3), target, 4) == alone(target, 4)
 
@@ -97,9 +98,7 @@ def test_point_mass_drafts_too(seed):
 def test_acceptance_is_the_overlap(seed):
     """The chance that one drafted token stands is sum(min(p, q))."""
     p, q = random_tree(seed, 0, True)[()], random_tree(seed + 50, 0, True)[()]
-    chance = sum(
-        drawn * acceptance(p, q, int(token)) for token, drawn in zip(q.tokens, q.probs, strict=True)
-    )
+    chance = sum(drawn * acceptance(p, q, int(token)) for token, drawn in zip(q.tokens, q.probs, strict=True))
     assert chance == sum(min(p.prob(t), q.prob(t)) for t in range(V))
 
 

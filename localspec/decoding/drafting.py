@@ -19,7 +19,9 @@ class Drafter(Protocol):
     def begin(self, sequence: Sequence[int]) -> None:
         """A new answer starts; `sequence` is its prompt."""
 
-    def propose(self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms) -> Draft:
+    def propose(
+        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
+    ) -> Draft:
         """Up to `limit` tokens after `sequence`; fewer, or none, where it has nothing to say."""
 
     def rollback(self, length: int) -> None:
@@ -32,7 +34,9 @@ class NoDrafter:
     def begin(self, sequence: Sequence[int]) -> None:
         """Nothing to prepare."""
 
-    def propose(self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms) -> Draft:
+    def propose(
+        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
+    ) -> Draft:
         """An empty draft."""
         return Draft()
 
@@ -57,7 +61,9 @@ class NgramDrafter:
         self._indexed = 0
         self._index(sequence)
 
-    def propose(self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms) -> Draft:
+    def propose(
+        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
+    ) -> Draft:
         """What followed the longest match; a point mass, since nothing was drawn."""
         self._index(sequence)
         for size in self._sizes:
@@ -95,7 +101,9 @@ class ModelDrafter:
         """Keep the cells this prompt shares with the last one."""
         self.session.align(sequence)
 
-    def propose(self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms) -> Draft:
+    def propose(
+        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
+    ) -> Draft:
         """Draws up to `limit` tokens, one pass of the draft each."""
         limit = min(limit, self.session.context.n_ctx - len(sequence) + 1)
         pending = sequence[len(self.session.tokens) :]

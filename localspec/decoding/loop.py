@@ -22,7 +22,9 @@ Rule = Callable[[Sequence[Distribution], Draft, Uniforms], Verdict]
 class TargetRows(Sequence[Distribution]):
     """The target's distributions of one round, made when read: rows behind a rejection cost nothing."""
 
-    def __init__(self, rows: list[Logits], params: SamplingParams, sequence: list[int], drafted: tuple[int, ...]):
+    def __init__(
+        self, rows: list[Logits], params: SamplingParams, sequence: list[int], drafted: tuple[int, ...]
+    ):
         self._rows = rows
         self._params = params
         self._history = [*sequence, *drafted] if params.penalised else []
@@ -78,7 +80,9 @@ class Generation:
         pending = self.sequence[len(self.session.tokens) :]
         size = self.session.context.n_batch
         self._draft = Draft()
-        if len(pending) == 1:
+        if len(pending) == 1 and len(self.sequence) > self.num_prompt:
+            # Not with the prompt: the first token comes sooner, and the rounds of an answer (hence what a seed
+            # gives) do not depend on how much of the prompt was cached.
             self._draft = self._propose_draft()
         self._proposed = self._clock()
         if len(pending) > size:

@@ -90,7 +90,7 @@ def distribution(logits: Logits, params: SamplingParams, history: Sequence[int] 
         logits = _adjusted(logits, params, history)
     best = int(np.argmax(logits))  # the first NaN, if there is one
     if not math.isfinite(logits[best]):
-        raise DecodeError(f"the model returned a logit of {logits[best]} for token {best}.", code=0)
+        raise DecodeError(f"The model returned a logit of {logits[best]} for token {best}.", code=0)
     if params.greedy:
         return Distribution.point(best)
     tokens, values = _candidates(logits, params)
@@ -195,7 +195,12 @@ def _checked_bias(bias: object) -> dict[int, float]:
         raise _invalid("logit_bias", bias, "a mapping of token ids to numbers")
     for token, value in bias.items():
         _check_integer("logit_bias", token, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value == math.inf:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or math.isnan(value)
+            or value == math.inf
+        ):
             raise _invalid("logit_bias", value, "a finite number or -inf")
     return {int(token): float(value) for token, value in bias.items()}
 

@@ -39,10 +39,11 @@ class Store:
                 f"The store cannot read {path}: {error.strerror}.", CHANGE_HOME, path=str(path)
             ) from error
 
-    def pair_paths(self, pair: Pair) -> tuple[Path, Path | None]:
-        """Target and draft (None if the pair has none). Raises NotDownloaded."""
-        found = [self.path(file) for file in pair.files]
-        missing = [file for file, path in zip(pair.files, found, strict=True) if path is None]
+    def pair_paths(self, pair: Pair, *, with_draft: bool = True) -> tuple[Path, Path | None]:
+        """Target and draft (None if the pair has none, or it is not wanted). Raises NotDownloaded."""
+        files = pair.files if with_draft else (pair.target,)
+        found = [self.path(file) for file in files]
+        missing = [file for file, path in zip(files, found, strict=True) if path is None]
         if missing:
             names = " and ".join(file.file for file in missing)
             size = readable(sum(file.bytes for file in missing))

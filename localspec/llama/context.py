@@ -58,7 +58,9 @@ class ContextOptions:
 def check_count(name: str, value: object, high: int = 2**31 - 1) -> None:
     """Raise `InvalidRequest` unless `value` is a whole number from 1 to `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-        raise InvalidRequest(f"{name} is {value!r}.", f"It must be a whole number from 1 to {high}.", name=name)
+        raise InvalidRequest(
+            f"{name} is {value!r}.", f"It must be a whole number from 1 to {high}.", name=name
+        )
 
 
 class Context:
@@ -129,28 +131,33 @@ class Context:
         count = self._fill(spans)
         code = self._lib.llama_decode(self._handle, self._batch)
         if code == 2 or (code != 0 and self.cancel.is_set):
-            raise DecodeCancelled("the pass was cancelled.", code=code)
+            raise DecodeCancelled("The pass was cancelled.", code=code)
         if code == 1:
-            raise ContextFull(f"the context of {self.n_ctx} tokens has no room for {count} more.", code=code)
+            raise ContextFull(f"The context of {self.n_ctx} tokens has no room for {count} more.", code=code)
         if code != 0:
-            raise DecodeError(f"the model's forward pass failed with code {code}.", "Try again.", code=code)
+            raise DecodeError(f"The model's forward pass failed with code {code}.", "Try again.", code=code)
         return self._rows(spans)
 
     def _check_spans(self, spans: Sequence[Span]) -> None:
         if not self._handle:
-            raise DecodeError("the context was closed.", code=0)
+            raise DecodeError("The context was closed.", code=0)
         tokens = sum(len(span.tokens) for span in spans)
         outputs = sum(span.num_logits for span in spans)
         if not 1 <= tokens <= self.n_batch or outputs > self.n_outputs:
             raise DecodeError(
-                f"a pass of {tokens} tokens and {outputs} rows exceeds {self.n_batch} tokens or {self.n_outputs} rows.",
+                f"A pass of {tokens} tokens and {outputs} rows exceeds {self.n_batch} tokens or {self.n_outputs} rows.",
                 code=0,
             )
         for span in spans:
-            if not 0 <= span.sequence_id < self.options.n_sequences or span.start + len(span.tokens) > self.n_ctx:
-                raise DecodeError(f"cells {span.start} on do not fit a context of {self.n_ctx} tokens.", code=0)
+            if (
+                not 0 <= span.sequence_id < self.options.n_sequences
+                or span.start + len(span.tokens) > self.n_ctx
+            ):
+                raise DecodeError(
+                    f"Cells {span.start} on do not fit a context of {self.n_ctx} tokens.", code=0
+                )
             if not all(0 <= token < self.n_vocab for token in span.tokens):
-                raise DecodeError(f"a token id is outside the vocabulary of {self.n_vocab}.", code=0)
+                raise DecodeError(f"A token id is outside the vocabulary of {self.n_vocab}.", code=0)
 
     def _fill(self, spans: Sequence[Span]) -> int:
         end = 0

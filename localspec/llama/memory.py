@@ -35,7 +35,7 @@ def check_memory(metadata: Metadata, options: ContextOptions) -> None:
     needed, free = kv_cache_bytes(metadata, options), int(psutil.virtual_memory().available)
     if needed > free:
         raise ModelLoadError(
-            f"a context of {options.n_ctx} tokens needs {needed / 1e9:.1f} GB for {metadata.path.name}, "
+            f"A context of {options.n_ctx} tokens needs {needed / 1e9:.1f} GB for {metadata.path.name}, "
             f"and {free / 1e9:.1f} GB are free.",
             "Ask for a smaller context or a smaller cache type.",
             path=str(metadata.path),

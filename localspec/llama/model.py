@@ -74,7 +74,7 @@ class Model:
 
     @cached_property
     def control_literals(self) -> frozenset[str]:
-        """Texts that the tokenizer would turn into control or user-defined tokens."""
+        """Texts that the tokenizer would turn into control tokens."""
         return frozenset(self.metadata.special_texts)
 
     @property
@@ -105,7 +105,7 @@ class Model:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidRequest(
-                f"the text holds a lone surrogate at position {error.start}, which is no character.",
+                f"The text holds a lone surrogate at position {error.start}, which is no character.",
                 "Decode the input as UTF-8 before passing it on.",
             ) from error
         size = len(data) + 2
@@ -115,7 +115,7 @@ class Model:
             if count >= 0:
                 break
             if count == -(2**31):
-                raise InvalidRequest(f"the text is too long to tokenize: {len(data)} bytes.", "Shorten it.")
+                raise InvalidRequest(f"The text is too long to tokenize: {len(data)} bytes.", "Shorten it.")
             size = -count
         tokens = [int(token) for token in buffer[:count]]
         return [self._bos, *tokens] if add_bos and self.add_bos else tokens
@@ -144,10 +144,13 @@ def encode_path(path: Path) -> bytes:
     return str(path).encode("utf-8") if os.name == "nt" else os.fsencode(path)
 
 
-def resolve_gpu_layers(value: str | int) -> int:
-    """Number of layers to offload. Raises `InvalidRequest` for anything but auto, all or a number >= 0."""
+def resolve_gpu_layers(value: str | int, name: str = "gpu_layers") -> int:
+    """Number of layers to offload; 0 where the build cannot.
+
+    Raises `InvalidRequest` for anything but auto, all or a number >= 0.
+    """
     if value in ("auto", "all"):
         return ALL_LAYERS if backend.supports_gpu() else 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= ALL_LAYERS:
-        raise InvalidRequest(f"gpu_layers is {value!r}.", "It must be auto, all or a number, 0 or more.")
+        raise InvalidRequest(f"{name} is {value!r}.", "It must be auto, all or a number, 0 or more.")
     return value if backend.supports_gpu() else 0

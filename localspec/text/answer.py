@@ -25,6 +25,7 @@ class AnswerText:
         self._stop = StopMatcher(stops)
         self._stopped = False
         self._ready = ""
+        self._taken = 0
 
     def check(self, token: int) -> str | None:
         """Take in one committed id; "stop" when it ends the answer: an end of generation, or a stop string."""
@@ -40,6 +41,11 @@ class AnswerText:
         ready, self._ready = self._ready, ""
         self.text += ready
         return ready
+
+    def take_ids(self) -> tuple[int, ...]:
+        """Ids added since the last call."""
+        new, self._taken = tuple(self.ids[self._taken :]), len(self.ids)
+        return new
 
     def finish(self) -> str:
         """The rest: what was held back, unless a stop string ended the answer."""

@@ -1,0 +1,372 @@
+"""The engine and `LLM` on real llama.cpp with models of a few kilobytes: limits, ends, life cycle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from localspec import LLM
+from localspec.errors import (
+    EngineBusy,
+    EngineClosed,
+    InvalidRequest,
+    ModelFileError,
+    PairingError,
+    PromptTooLong,
+    TemplateError,
+)
+
+from .tinygguf import write_gemma, write_llama, write_mamba
+
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    return {
+        "target": write_llama(folder / "target.gguf", seed=1),
+        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
+        "padded": write_llama(folder / "padded.gguf", seed=1, noise=0.05, n_vocab=320),
+        "other": write_llama(
+            folder / "other.gguf", seed=1, changed_tokens={token: f"other{token}" for token in range(40, 200)}
+        ),
+        "bare": write_llama(folder / "bare.gguf", seed=1, template=None),
+        "ends": write_llama(folder / "ends.gguf", seed=1, ends=True),
+        "mamba": write_mamba(folder / "mamba.gguf", seed=1),
+        "gemma": write_gemma(folder / "gemma.gguf", seed=1),
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(files):
+    """200 greedy ids after `abc`, decoded one by one."""
+    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as llm:
+        return llm.generate("abc", max_tokens=200, **GREEDY).ids
+
+
+@pytest.fixture(scope="module")
+def llm(files):
+    with LLM.from_files(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("draft_tokens", ["off", "auto", 0, 1, 3, 7, 31, 500])
+def test_greedy_is_the_targets_own_at_every_length(llm, plain, draft_tokens):
+    answer = llm.generate("abc", max_tokens=200, draft_tokens=draft_tokens, **GREEDY)
+    assert answer.ids == plain
+    stats = answer.stats
+    assert stats.tokens == len(answer.ids) == stats.rounds + stats.accepted
+    assert 0 <= stats.bonus <= stats.rounds and stats.accepted <= stats.drafted
+    assert (stats.drafted > 0) == (draft_tokens not in ("off", 0))
+
+
+def test_a_padded_draft_and_a_padded_target_pair(files, plain):
+    for target, draft in (("target", "padded"), ("padded", "target")):
+        with LLM.from_files(files[target], files[draft], n_ctx=512, cache_type_v="bf16") as llm:
+            answer = llm.generate("abc", max_tokens=60, **GREEDY)
+            assert answer.stats.accepted > 0
+            llm.generate("abc", max_tokens=60, temperature=2.0, top_k=0, seed=1)
+    with LLM.from_files(files["target"], files["padded"], n_ctx=512, cache_type_v="bf16") as llm:
+        assert llm.generate("abc", max_tokens=60, **GREEDY).ids == plain[:60]
+
+
+def test_ngram_drafts_leave_greedy_alone(files, plain):
+    with LLM.from_files(files["target"], n_ctx=512, cache_type_v="bf16") as llm:
+        assert "repeated text" in llm.drafting
+        assert llm.generate("abc", max_tokens=200, **GREEDY).ids == plain
+
+
+def test_a_sampled_answer_repeats_with_its_seed(llm):
+    first = llm.generate("abc", max_tokens=50)
+    llm.generate("something else", max_tokens=20)
+    again = llm.generate("abc", max_tokens=50, seed=first.seed)
+    assert again.ids == first.ids
+    assert llm.generate("abc", max_tokens=50, seed=first.seed + 1).ids != first.ids
+
+
+def test_streamed_text_joined_is_the_whole_text(llm):
+    chunks = list(llm.stream("abc", max_tokens=80, seed=3, temperature=1.5, top_k=0, top_p=1, min_p=0))
+    completion = chunks[-1].completion
+    assert "".join(chunk.text for chunk in chunks) == completion.text
+    raw = b"".join(llm.engine.target.model.piece(token) for token in completion.ids)
+    assert completion.text == raw.decode("utf-8", "replace")
+    assert [token for chunk in chunks for token in chunk.tokens] == list(completion.ids)
+    assert all(chunk.completion is None for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2, 5])
+def test_the_token_budget(llm, plain, max_tokens):
+    answer = llm.generate("abc", max_tokens=max_tokens, **GREEDY)
+    assert (answer.ids, answer.finish_reason) == (plain[:max_tokens], "length")
+
+
+def test_stop_strings_cut_text_in_mid_draft(llm, plain):
+    whole = llm.generate("abc", max_tokens=60, **GREEDY).text
+    stop = whole[20:23]
+    answer = llm.generate("abc", max_tokens=60, stop=stop, **GREEDY)
+    assert answer.finish_reason == "stop"
+    assert answer.text == whole[: whole.index(stop)]
+    assert answer.ids == plain[: len(answer.ids)] and answer.stats.tokens == len(answer.ids)
+    assert llm.generate("abc", max_tokens=60, **GREEDY).text == whole
+
+
+@pytest.mark.parametrize("draft_tokens", ["off", 1, 4])
+def test_every_end_of_generation_token_ends_an_answer(files, draft_tokens):
+    with LLM.from_files(files["ends"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+        answers = [
+            llm.generate(text, max_tokens=300, draft_tokens=draft_tokens, temperature=0)
+            for text in ("abc", "x", "hello")
+        ]
+        expected = [
+            llm.generate(text, max_tokens=300, draft_tokens=0, temperature=0)
+            for text in ("abc", "x", "hello")
+        ]
+    assert [a.ids for a in answers] == [e.ids for e in expected]
+    assert "stop" in {answer.finish_reason for answer in answers}
+    eog = llm_eog(files["ends"])
+    assert not any(eog & set(answer.ids) for answer in answers)
+
+
+def llm_eog(path):
+    from localspec.llama.model import Model
+
+    model = Model(path)
+    try:
+        return model.eog_tokens
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("draft", [None, "draft"])
+def test_a_full_context_ends_with_one_sentence(files, draft):
+    with LLM.from_files(files["target"], files.get(draft), n_ctx=48) as llm:
+        prompt = list(range(65, 65 + 20))
+        answer = llm.generate(prompt, **GREEDY)
+        assert answer.finish_reason == "length"
+        assert len(prompt) + len(answer.ids) == 49  # the last token needs no cell
+        assert "48 tokens is full" in answer.notice
+        full = llm.generate(list(range(65, 65 + 48)), **GREEDY)
+        assert (len(full.ids), full.finish_reason) == (1, "length")
+        with pytest.raises(PromptTooLong, match="49 tokens and the context holds 48"):
+            llm.generate(list(range(65, 65 + 49)))
+
+
+def test_a_prompt_longer_than_the_batch(files):
+    with LLM.from_files(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+        llm.engine.target.n_batch = 7
+        prompt = [65 + i % 26 for i in range(100)]
+        narrow = llm.generate(prompt, max_tokens=30, **GREEDY)
+        llm.engine.target.n_batch = 500
+        llm.generate("z", max_tokens=1, **GREEDY)
+        assert llm.generate(prompt, max_tokens=30, **GREEDY).ids == narrow.ids
+
+
+def test_the_context_is_cut_to_the_trained_length_and_said_once(files):
+    with LLM.from_files(files["target"], files["draft"]) as llm:
+        assert llm.engine.target.n_ctx == 512
+        assert any("trained for no more" in warning for warning in llm.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_ctx", 0), ("n_ctx", -5), ("n_ctx", "many"), ("n_ctx", 2**40), ("threads", 0), ("threads", 10**6),
+        ("gpu_layers", -1), ("gpu_layers", "some"), ("draft_gpu_layers", 1.5), ("cache_type_k", "q3"),
+        ("cache_type_v", None), ("draft_tokens", -1), ("draft_tokens", "many"), ("draft_tokens", True), ("n_cxt", 5),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused_by_name(files, name, value):
+    with pytest.raises(InvalidRequest, match=name):
+        LLM.from_files(files["target"], files["draft"], **{name: value})
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [10**9], [-1], [1.5], [True], ["a"], "a\0b", "\ud800", [{"role": "user"}], [{}]]
+)
+def test_bad_prompts_are_refused_and_nothing_is_lost(llm, plain, prompt):
+    with pytest.raises(InvalidRequest):
+        llm.generate(prompt)
+    assert llm.generate("abc", max_tokens=10, **GREEDY).ids == plain[:10]
+
+
+def test_unknown_parameters_are_refused_by_name(llm):
+    with pytest.raises(InvalidRequest, match="temprature"):
+        llm.stream("abc", temprature=1)
+
+
+def test_a_foreign_draft_is_refused_before_weights_are_loaded(files):
+    with pytest.raises(PairingError) as caught:
+        LLM.from_files(files["target"], files["other"])
+    assert "--no-draft" in caught.value.remedy
+    with LLM.from_files(files["target"], files["other"], no_draft=True) as llm:
+        assert llm.drafting == "off: asked for"
+
+
+def test_a_broken_draft_frees_the_target(files, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(files["draft"].read_bytes()[:-100])
+    for _ in range(3):
+        with pytest.raises(ModelFileError, match=r"broken\.gguf"):
+            LLM.from_files(files["target"], broken)
+
+
+def test_a_recurrent_target_runs_without_a_draft_and_says_why(files):
+    with LLM.from_files(files["mamba"], files["draft"], n_ctx=256) as llm:
+        assert llm.drafting.startswith("off: ") and "recurrent" in llm.drafting
+        first = llm.generate("abc", max_tokens=20, **GREEDY)
+        assert first.stats.drafted == 0
+        llm.generate("abd", max_tokens=5, **GREEDY)
+        assert llm.generate("abc", max_tokens=20, **GREEDY).ids == first.ids
+
+
+def test_a_sliding_window_rewinds_to_an_earlier_turn(files):
+    """Window 16: a request that goes back past it answers like a fresh engine."""
+    prompts = ["abcdefgh" * 8, "abcdefgh" * 4 + "x", "abcdefgh" * 8]
+    with LLM.from_files(files["gemma"], n_ctx=256, cache_type_v="bf16") as llm:
+        used = [llm.generate(prompt, max_tokens=30, **GREEDY).ids for prompt in prompts]
+    fresh = []
+    for prompt in prompts:
+        with LLM.from_files(files["gemma"], n_ctx=256, cache_type_v="bf16", no_draft=True) as llm:
+            fresh.append(llm.generate(prompt, max_tokens=30, **GREEDY).ids)
+    assert used == fresh
+
+
+def test_no_template_says_so_and_raw_prompts_work(files):
+    with LLM.from_files(files["bare"], n_ctx=128) as llm:
+        with pytest.raises(TemplateError, match="no chat template"):
+            llm.chat([{"role": "user", "content": "hi"}])
+        assert llm.generate("abc", max_tokens=3).ids
+
+
+def test_control_tokens_typed_by_a_user_stay_text(llm):
+    model = llm.engine.target.model
+    typed = sorted(model.control_literals)[0]
+    from localspec.text.prompt import render_prompt
+
+    plain = render_prompt(model, llm.engine.template, [{"role": "user", "content": "x"}])
+    ids = render_prompt(model, llm.engine.template, [{"role": "user", "content": f"x{typed}"}])
+    (control,) = model.tokenize(typed, parse_special=True)
+    assert ids.count(control) == plain.count(control)
+    assert typed.encode() in b"".join(model.piece(token) for token in ids)
+
+
+def test_a_next_turn_is_cheap_and_right(llm, files):
+    messages = [{"role": "user", "content": "abc"}]
+    first = llm.generate(messages, max_tokens=20, **GREEDY)
+    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
+    second = llm.generate(messages, max_tokens=20, **GREEDY)
+    assert second.stats.cached_tokens > 0
+    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as fresh:
+        assert fresh.generate(messages, max_tokens=20, **GREEDY).ids == second.ids
+
+
+def test_a_dropped_generator_leaves_a_right_engine(llm, plain):
+    chunks = llm.stream("abc", max_tokens=200, **GREEDY)
+    next(chunks)
+    with pytest.raises(EngineBusy, match="still being read"):
+        llm.generate("abc")
+    del chunks
+    assert llm.generate("abc", max_tokens=50, **GREEDY).ids == plain[:50]
+
+
+def test_a_raising_consumer_leaves_a_right_engine(llm, plain):
+    with pytest.raises(ZeroDivisionError):
+        for _ in llm.stream("abc", max_tokens=200, **GREEDY):
+            _ = 1 / 0
+    assert llm.generate("abc", max_tokens=50, **GREEDY).ids == plain[:50]
+
+
+def test_cancel_from_another_thread_keeps_what_was_said(llm, plain):
+    seen, cancelled = [], threading.Event()
+
+    def cancel() -> None:
+        llm.cancel()
+        cancelled.set()
+
+    for chunk in llm.stream("abc", max_tokens=400, **GREEDY):
+        seen.extend(chunk.tokens)
+        if len(seen) > 10 and not cancelled.is_set():
+            thread = threading.Thread(target=cancel)
+            thread.start()
+            thread.join()
+        completion = chunk.completion
+    assert completion.finish_reason == "cancelled"
+    assert completion.ids == tuple(seen) and len(seen) < 100
+    assert llm.generate("abc", max_tokens=50, **GREEDY).ids == plain[:50]
+
+
+def test_cancel_without_an_answer_does_not_spoil_the_next(llm, plain):
+    llm.cancel()
+    assert llm.generate("abc", max_tokens=20, **GREEDY).ids == plain[:20]
+
+
+def test_two_threads_take_turns(llm, plain):
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(llm.generate("abc", max_tokens=60, **GREEDY).ids))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [plain[:60]] * 4
+
+
+def test_close_is_idempotent_and_final(files):
+    llm = LLM.from_files(files["target"], files["draft"])
+    llm.close()
+    llm.close()
+    for call in (lambda: llm.stream("abc"), lambda: llm.settings, lambda: llm.generate("abc")):
+        with pytest.raises(EngineClosed, match="closed"):
+            call()
+
+
+def test_settings_name_both_models(llm):
+    settings = llm.settings
+    assert settings["target"]["file"].endswith("target.gguf") and settings["draft"]["file"].endswith(
+        "draft.gguf"
+    )
+    assert settings["target"]["n_ctx"] == settings["draft"]["n_ctx"] == 512
+
+
+def test_gpu_layers_without_gpu_support_warn_once(files, monkeypatch):
+    monkeypatch.setattr("localspec.engine.supports_gpu", lambda: False)
+    with LLM.from_files(files["target"], gpu_layers=5) as llm:
+        assert sum("GPU" in warning for warning in llm.warnings) == 1
+
+
+def test_a_context_that_cannot_fit_is_refused_with_figures(files, monkeypatch):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000})())
+    from localspec.errors import ModelLoadError
+
+    with pytest.raises(ModelLoadError, match="GB are free"):
+        LLM.from_files(files["target"], n_ctx=512)
+
+
+EXITS = {
+    "left open": "",
+    "closed": "llm.close()",
+    "generator in the middle": "chunks = llm.stream('abc', temperature=0); next(chunks)",
+    "generator kept in a cycle": "chunks = llm.stream('abc'); next(chunks); box = [chunks]; box.append(box)",
+    "deleted": "del llm",
+}
+
+
+@pytest.mark.parametrize("how", list(EXITS))
+def test_the_interpreter_exits_in_silence(files, how):
+    code = (
+        "import sys; from localspec import LLM\n"
+        "llm = LLM.from_files(sys.argv[1], sys.argv[2], n_ctx=128)\n"
+        f"{EXITS[how]}\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(files["target"]), str(files["draft"])],
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
