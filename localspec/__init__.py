@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from localspec.decoding.sampling import SamplingParams
     from localspec.errors import LocalspecError
-    from localspec.llm import LLM, Chunk, Completion
+    from localspec.llm import LLM
+    from localspec.request import Chunk, Completion
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "Chunk", "Completion", "LocalspecError", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": "localspec.llm",
-    "Chunk": "localspec.llm",
-    "Completion": "localspec.llm",
+    "Chunk": "localspec.request",
+    "Completion": "localspec.request",
     "LocalspecError": "localspec.errors",
     "SamplingParams": "localspec.decoding.sampling",
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.decoding.drafting import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafting import ChainDrafter, Drafter, ModelDrafter, NoDrafter
+from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
 from localspec.decoding.session import Session
 from localspec.errors import InvalidRequest
 from localspec.hub.pairing import check_pair, why_no_draft
@@ -32,7 +34,8 @@ class EngineOptions:
     n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
-    no_draft: plain decoding even where a draft is given.
+    no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
+    faster on this machine.
     """
 
     n_ctx: int = 4096
@@ -44,6 +47,7 @@ class EngineOptions:
     use_mmap: bool = True
     repack: bool = True
     no_draft: bool = False
+    prepare_draft: bool = True
 
     def context(self, n_ctx: int, n_outputs: int) -> ContextOptions:
         """Options of one model's context."""
@@ -79,7 +83,11 @@ class Engine:
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
             self._loaded = loaded.pop_all()
-        self.drafter = self._make_drafter()
+        self._model_drafter = (
+            ModelDrafter(Session(self.draft), self.target.n_vocab, self.target.model.eog_tokens)
+            if self.draft
+            else None
+        )
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
@@ -127,12 +135,24 @@ class Engine:
                 'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (the README tells how).'
             )
 
-    def _make_drafter(self) -> Drafter:
+    def drafter(self, *, adaptive: bool, prediction: Sequence[int] = ()) -> Drafter:
+        """Who drafts one answer: for an adaptive controller everyone, the free ones first; else the model alone.
+
+        prediction: ids the answer is expected to resemble.
+        """
         if self.no_draft_reason:
             return NoDrafter()
-        if self.draft is None:
-            return NgramDrafter()
-        return ModelDrafter(Session(self.draft), self.target.n_vocab, self.target.model.eog_tokens)
+        copying: list[Drafter] = [PredictionDrafter(prediction)] if prediction else []
+        if adaptive or self._model_drafter is None:
+            copying.append(NgramDrafter())
+        models = [self._model_drafter] if self._model_drafter else []
+        return ChainDrafter([*copying, *models])
+
+    def forget(self) -> None:
+        """Empty both models' cells: the next prompt is read from its first token."""
+        drafting = [self._model_drafter.session] if self._model_drafter else []
+        for session in (self.session, *drafting):
+            session.rollback(0)
 
     def describe(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""

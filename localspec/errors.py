@@ -51,6 +51,10 @@ class BackendError(LocalspecError):
     """llama-cpp-python is missing, outside the tested range, or refused to start."""
 
 
+class MissingPackage(LocalspecError):
+    """An optional Python package is not installed (`package`)."""
+
+
 class ModelFileError(LocalspecError):
     """A file is not a usable GGUF model (`path`)."""
 

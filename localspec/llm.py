@@ -6,53 +6,37 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from localspec.calibration import Notify, measured_costs
+from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
 from localspec.decoding.sampling import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.engine import Engine, StrPath, engine_options
-from localspec.errors import DecodeCancelled, EngineBusy, EngineClosed, InvalidRequest, PromptTooLong
+from localspec.errors import DecodeCancelled, EngineBusy, EngineClosed
 from localspec.hub.catalogue import DEFAULT_PAIR, pair
 from localspec.hub.store import Store
+from localspec.preparation import improved_engine, load_engine
+from localspec.request import (
+    Chunk,
+    Completion,
+    Messages,
+    Request,
+    check_draft_tokens,
+    checked_prompt,
+    sampling_params,
+)
 from localspec.text.answer import AnswerText
 from localspec.text.prompt import render_prompt, text_prompt
 
-DEFAULT_DRAFT_TOKENS = 3
-"""Tokens drafted a round where nobody chose."""
 
-Messages = Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A finished answer.
-
-    ids: its tokens without the end-of-generation id. finish_reason: "stop", "length" or "cancelled".
-    seed: reproduces the answer with the same settings. drafting: whether tokens were drafted, and why not.
-    notice: one sentence for the user, or "".
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    finish_reason: str
-    stats: Stats
-    seed: int
-    drafting: str
-    notice: str = ""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of an answer: what one round committed. The last one carries the completion."""
-
-    text: str
-    tokens: tuple[int, ...] = ()
-    completion: Completion | None = None
+def _ignore(sentence: str) -> None:
+    pass
 
 
 class LLM:
@@ -64,7 +48,10 @@ class LLM:
     def __init__(self, engine: Engine, draft_tokens: int | str = "auto") -> None:
         """Use `from_pair` or `from_files`."""
         self._engine: Engine | None = engine
-        self._draft_tokens = check_draft_tokens(draft_tokens)
+        self._draft_tokens = draft_tokens
+        self._home: Path | None = None
+        self._asked_draft: StrPath | None = None
+        self._adaptive: AdaptiveController | None = None
         self._turn = threading.Lock()
         self._owner: int | None = None
 
@@ -75,15 +62,19 @@ class LLM:
         *,
         home: StrPath | None = None,
         draft_tokens: int | str = "auto",
+        notify: Notify = _ignore,
         **options: Any,
     ) -> LLM:
         """Load a pair that `localspec pull` fetched. `options` are those of `EngineOptions`.
 
-        Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
+        notify: told in a sentence when something takes long. Raises `UnknownPair`, `NotDownloaded` and what
+        `from_files` raises.
         """
         store = Store(Path(home) if home is not None else None)
         target, draft = store.pair_paths(pair(name), with_draft=not options.get("no_draft"))
-        return cls.from_files(target, draft, draft_tokens=draft_tokens, **options)
+        return cls.from_files(
+            target, draft, home=store.home, draft_tokens=draft_tokens, notify=notify, **options
+        )
 
     @classmethod
     def from_files(
@@ -91,15 +82,30 @@ class LLM:
         target: StrPath,
         draft: StrPath | None = None,
         *,
+        home: StrPath | None = None,
         draft_tokens: int | str = "auto",
+        notify: Notify = _ignore,
         **options: Any,
     ) -> LLM:
         """Load GGUF files. Without a draft, repeated text is drafted from the conversation itself (n-grams).
 
+        With draft_tokens "auto" the cost of a pass is measured at the first load on this machine (seconds) and kept
+        in `home`; where a draft model can pay, a copy of it is requantized there and used if it drafts faster, unless
+        `prepare_draft=False`.
+
         Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError` or `BackendError`.
         """
-        check_draft_tokens(draft_tokens)
-        return cls(Engine(target, draft, engine_options(options)), draft_tokens)
+        draft_tokens = check_draft_tokens(draft_tokens)
+        folder = Path(home) if home is not None else None
+        llm = cls(load_engine(target, draft, engine_options(options), folder), draft_tokens)
+        llm._home, llm._asked_draft = folder, draft
+        if draft_tokens == "auto":
+            try:
+                llm._calibrate(notify, improve=True)
+            except BaseException:
+                llm.close()
+                raise
+        return llm
 
     @property
     def engine(self) -> Engine:
@@ -116,7 +122,11 @@ class LLM:
     @property
     def settings(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
-        return {**self.engine.describe(), "draft_tokens": self._draft_tokens, "drafting": self.drafting}
+        settings = self.engine.describe()
+        if isinstance(draft := settings["draft"], dict):
+            asked = str(self._asked_draft)
+            draft["prepared_from"] = None if draft["file"] == asked else asked
+        return {**settings, "draft_tokens": self._draft_tokens, "drafting": self.drafting}
 
     @property
     def drafting(self) -> str:
@@ -129,14 +139,16 @@ class LLM:
         *,
         params: SamplingParams | None = None,
         draft_tokens: int | str | None = None,
+        prediction: str = "",
         **overrides: Any,
     ) -> Iterator[Chunk]:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
+        prediction: a text that the answer is expected to resemble, such as the file to be edited: a draft source.
         overrides: fields of `SamplingParams`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
         ids = render_prompt(self.engine.target.model, self.engine.template, messages)
-        return self._start(ids, params, draft_tokens, overrides)
+        return self._start(ids, params, draft_tokens, prediction, overrides)
 
     def stream(
         self,
@@ -144,11 +156,12 @@ class LLM:
         *,
         params: SamplingParams | None = None,
         draft_tokens: int | str | None = None,
+        prediction: str = "",
         **overrides: Any,
     ) -> Iterator[Chunk]:
-        """Continue a raw prompt, text or token ids. Raises `InvalidRequest`, `PromptTooLong`."""
+        """Continue a raw prompt, text or token ids; arguments as for `chat`."""
         ids = text_prompt(self.engine.target.model, prompt) if isinstance(prompt, str) else list(prompt)
-        return self._start(ids, params, draft_tokens, overrides)
+        return self._start(ids, params, draft_tokens, prediction, overrides)
 
     def generate(self, prompt: str | Sequence[int] | Messages, **arguments: Any) -> Completion:
         """The whole answer to a text, token ids or a conversation; arguments as for `stream` and `chat`."""
@@ -164,6 +177,11 @@ class LLM:
         """Stop the running answer, from any thread; it ends with finish reason `cancelled`."""
         if self._engine is not None and self._turn.locked():
             self._engine.cancel.set()
+
+    def forget(self) -> None:
+        """Forget the tokens of earlier answers: the next one starts cold, as a measurement must."""
+        with self._my_turn():
+            self.engine.forget()
 
     def close(self) -> None:
         """Stop what runs and free everything. Idempotent."""
@@ -190,57 +208,74 @@ class LLM:
         ids: list[int],
         params: SamplingParams | None,
         draft_tokens: int | str | None,
+        prediction: str,
         overrides: dict[str, Any],
     ) -> Iterator[Chunk]:
         """Check everything now, so that a bad request fails at the call and not at the first chunk."""
-        params = sampling_params(params, overrides)
-        length = self._draft_tokens if draft_tokens is None else check_draft_tokens(draft_tokens)
-        self._check_prompt(ids)
-        answer = AnswerText(self.engine.target.model.piece, self.engine.target.model.eog_tokens, params.stop)
-        return self._answer(ids, params, length, answer)
-
-    def _check_prompt(self, ids: list[int]) -> None:
         context = self.engine.target
-        if not ids:
-            raise InvalidRequest("The prompt is empty.", "Give at least one token.")
-        for token in ids:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < context.n_vocab:
-                raise InvalidRequest(
-                    f"The prompt holds {token!r}.", f"Token ids are whole numbers below {context.n_vocab}."
-                )
-        if len(ids) > context.n_ctx:
-            raise PromptTooLong(
-                f"The prompt has {len(ids)} tokens and the context holds {context.n_ctx}.",
-                "Shorten it, or load the model with a larger context (-c, n_ctx).",
-                num_tokens=len(ids),
-                n_ctx=context.n_ctx,
-            )
+        predicted = context.model.tokenize(prediction, parse_special=False) if prediction else []
+        request = Request(
+            ids=checked_prompt(ids, context.n_vocab, context.n_ctx),
+            params=sampling_params(params, overrides),
+            draft_tokens=self._draft_tokens if draft_tokens is None else check_draft_tokens(draft_tokens),
+            prediction=tuple(predicted),
+        )
+        return self._answer(request)
 
-    def _answer(
-        self, ids: list[int], params: SamplingParams, length: int | str, answer: AnswerText
-    ) -> Iterator[Chunk]:
+    def _answer(self, request: Request) -> Iterator[Chunk]:
         with self._my_turn():
-            engine = self.engine
-            seed = params.seed if params.seed is not None else secrets.randbits(63)
-            stats = Stats(prompt_tokens=len(ids))
-            controller = make_controller(length)
-            generation = Generation(
-                engine.session, engine.drafter, controller, params, ids, seed=seed, check=answer.check
-            )
-            stats.cached_tokens = generation.num_cached
+            model, params = self.engine.target.model, request.params
+            answer = AnswerText(model.piece, model.eog_tokens, params.stop)
+            generation = self._generation(request, answer)
+            stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
             for _ in self._rounds(generation, stats):
                 yield Chunk(answer.take(), answer.take_ids())
+            rest = answer.finish()
             completion = Completion(
-                text="",
+                text=answer.text,
                 ids=tuple(answer.ids),
                 finish_reason=generation.finish_reason or "cancelled",
                 stats=stats,
-                seed=seed,
-                drafting=self._describe_drafting(length),
+                seed=params.seed,
+                drafting=self._describe_drafting(request.draft_tokens, stats),
                 notice=self._notice(generation),
             )
-            rest = answer.finish()
-            yield Chunk(rest, (), replace(completion, text=answer.text))
+            yield Chunk(rest, (), completion)
+
+    def _generation(self, request: Request, answer: AnswerText) -> Generation:
+        controller = self._controller(request.draft_tokens)
+        drafter = self.engine.drafter(adaptive=controller is self._adaptive, prediction=request.prediction)
+        return Generation(
+            self.engine.session,
+            drafter,
+            controller,
+            request.params,
+            request.ids,
+            rule=choose_rule(request.params.seed),
+            check=answer.check,
+        )
+
+    def _controller(self, draft_tokens: int | str) -> Controller:
+        if isinstance(draft_tokens, int):
+            return FixedLength(draft_tokens)
+        return self._adaptive or self._calibrate(_ignore)
+
+    def _calibrate(self, notify: Notify, *, improve: bool = False) -> Controller:
+        """Measure what passes cost, unless nothing would be drafted anyway.
+
+        improve: let a faster copy of the draft take its place.
+        """
+        engine = self.engine
+        if engine.no_draft_reason:
+            return FixedLength(0)
+        costs = measured_costs(engine, self._home, notify=notify)
+        if improve:
+            better = improved_engine(engine, self._asked_draft, costs, self._home, notify)
+            if better is not engine:
+                self._engine = better
+                return self._calibrate(notify)
+        self._adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
+        return self._adaptive
 
     def _rounds(self, generation: Generation, stats: Stats) -> Iterator[None]:
         """Once for every round that committed something, until the end or a cancel."""
@@ -268,12 +303,22 @@ class LLM:
             finally:
                 self._owner = None
 
-    def _describe_drafting(self, length: int | str) -> str:
+    def _describe_drafting(self, draft_tokens: int | str, stats: Stats | None = None) -> str:
         reason = self.engine.no_draft_reason
-        if reason or length in ("off", 0):
+        if reason or draft_tokens == 0:
             return f"off: {reason or 'asked for'}"
-        kind = "" if self.engine.draft else " from repeated text"
-        return f"on, up to {_fixed_length(length)} tokens a round{kind}"
+        sources = "from the draft model" if self.engine.draft else "from repeated text"
+        if isinstance(draft_tokens, int):
+            return f"on, {draft_tokens} tokens a round {sources}"
+        controller = self._adaptive
+        if self.engine.draft and controller is not None:
+            pays = controller.can_pay(0)
+            sources += (
+                " and repeated text" if pays else " never pays on this machine: only from repeated text"
+            )
+        if stats is not None and not stats.drafted:
+            return "off: nothing in this answer was worth drafting"
+        return f"on where it pays, {sources}"
 
     def _notice(self, generation: Generation) -> str:
         n_ctx = self.engine.target.n_ctx
@@ -282,33 +327,6 @@ class LLM:
         return ""
 
 
-def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) -> SamplingParams:
-    """`params` with `overrides`. Raises `InvalidRequest` naming an unknown field."""
-    unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
-    if unknown:
-        raise InvalidRequest(
-            f"There is no sampling parameter {', '.join(unknown)}.",
-            f"Known ones are {', '.join(SamplingParams.__dataclass_fields__)}.",
-        )
-    return replace(params or SamplingParams(), **overrides)
-
-
-def check_draft_tokens(value: int | str) -> int | str:
-    """A draft length: "auto", "off" or a number. Raises `InvalidRequest` otherwise."""
-    valid = value in ("auto", "off") or (
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    )
-    if not valid:
-        raise InvalidRequest(f"draft_tokens is {value!r}.", "It must be auto, off or a number, 0 or more.")
-    return value
-
-
-def make_controller(length: int | str) -> Controller:
-    """The controller for a checked draft length."""
-    return FixedLength(_fixed_length(length))
-
-
-def _fixed_length(length: int | str) -> int:
-    if isinstance(length, int):
-        return length
-    return 0 if length == "off" else DEFAULT_DRAFT_TOKENS
+def choose_rule(seed: int | None) -> Rule:
+    """Coupled where the caller wants a text that repeats, whatever is drafted; else the rule that accepts more."""
+    return RejectionRule(secrets.randbits(63)) if seed is None else CoupledRule(seed)

@@ -63,3 +63,13 @@ def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
         yield llm
     for file in files:
         file.unlink()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _calibration_folder(tmp_path_factory) -> Iterator[None]:
+    """What the tests measure, beside other work, must not reach the user's own calibration."""
+    home = tmp_path_factory.mktemp("calibration")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localspec.calibration.default_home", lambda: home)
+        patch.setattr("localspec.preparation.default_home", lambda: home)
+        yield

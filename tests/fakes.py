@@ -11,6 +11,7 @@ import numpy as np
 from localspec.decoding.control import Controller, FixedLength
 from localspec.decoding.drafting import Drafter, ModelDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.rules import RejectionRule, Rule
 from localspec.decoding.sampling import Logits, SamplingParams
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Step
@@ -46,8 +47,8 @@ class FakeContext:
         assert all(0 <= token < self.n_vocab for token in span.tokens), "an id outside the vocabulary"
         cells.extend(span.tokens)
         assert len(cells) <= self.n_ctx, "more cells than the context has"
-        first = len(cells) - span.num_logits + 1
-        return [self.model(tuple(cells[:end])) for end in range(first, len(cells) + 1)]
+        last = len(cells) - span.num_padding
+        return [self.model(tuple(cells[:end])) for end in range(last - span.num_logits + 1, last + 1)]
 
     def truncate(self, sequence_id: int, length: int) -> int:
         cells = self.cells.setdefault(sequence_id, [])
@@ -101,6 +102,7 @@ def generate(
     prompt: Sequence[int] = (0, 1),
     num_draft_tokens: int = 3,
     seed: int = 0,
+    make_rule: Callable[[int], Rule] = RejectionRule,
     controller: Controller | None = None,
     eog: frozenset[int] = frozenset(),
     session: Session | None = None,
@@ -114,7 +116,7 @@ def generate(
         controller or FixedLength(num_draft_tokens),
         params,
         prompt,
-        seed=seed,
+        rule=make_rule(seed),
         check=lambda token: "stop" if token in eog else None,
     )
     steps = []

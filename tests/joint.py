@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from localspec.decoding.drafting import Drafter
+from localspec.decoding.rules import RejectionRule, Rule
 from localspec.decoding.sampling import SamplingParams, distribution
 
 from .fakes import LogitModel, generate
@@ -43,6 +44,7 @@ def count_joint(
     length: int,
     runs: int,
     make_controller: Callable[[], object] | None = None,
+    make_rule: Callable[[int], Rule] = RejectionRule,
 ) -> Counter[tuple[int, ...]]:
     """How often the real loop emits each sequence of `length` tokens."""
     drafter = make_drafter()
@@ -56,6 +58,7 @@ def count_joint(
             prompt=PROMPT,
             num_draft_tokens=num_draft_tokens,
             seed=seed,
+            make_rule=make_rule,
             controller=make_controller() if make_controller else None,
         )
         counts[tuple(tokens[:length])] += 1

@@ -30,27 +30,9 @@ def planted(module_name: str, qualified_name: str, right: str, wrong: str) -> It
     setattr(owner, name, mutated)
     for user in users:  # modules that imported the function by name
         setattr(user, name, mutated)
-    changed = _swap_defaults(module_name, original, mutated)
     try:
         yield
     finally:
         setattr(owner, name, original)
         for user in users:
             setattr(user, name, original)
-        for function, defaults in changed:
-            function.__kwdefaults__ = defaults
-
-
-def _swap_defaults(
-    module_name: str, original: object, mutated: object
-) -> list[tuple[object, dict[str, object]]]:
-    """Keyword defaults hold functions too: the loop takes its accept rule that way."""
-    from localspec.decoding.loop import Generation
-
-    changed = []
-    for function in (Generation.__init__,):
-        defaults = function.__kwdefaults__ or {}
-        if original in defaults.values():
-            changed.append((function, dict(defaults)))
-            function.__kwdefaults__ = {k: mutated if v is original else v for k, v in defaults.items()}
-    return changed

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM()
-    monkeypatch.setattr(loading, "open_engine", lambda _options: fake)
+    monkeypatch.setattr(loading, "open_engine", lambda _options, _notify: fake)
     return fake
 
 
@@ -31,7 +31,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[ModelOptions]:
     options_seen: list[ModelOptions] = []
 
-    def open_engine(options: ModelOptions) -> FakeLLM:
+    def open_engine(options: ModelOptions, _notify: object) -> FakeLLM:
         options_seen.append(options)
         return FakeLLM()
 
@@ -40,7 +40,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[ModelOptions]:
 
 
 def fail_to_open(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def open_engine(_options: ModelOptions) -> FakeLLM:
+    def open_engine(_options: ModelOptions, _notify: object) -> FakeLLM:
         raise error
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
@@ -78,7 +78,7 @@ def test_quiet_leaves_only_the_answer() -> None:
 
 
 def test_a_notice_and_a_warning_are_said_even_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "open_engine", lambda _options: FakeLLM(warnings=("no GPU.",)))
+    monkeypatch.setattr(loading, "open_engine", lambda _options, _notify: FakeLLM(warnings=("no GPU.",)))
     assert run("-q", "-p", "full").stderr == "warning: no GPU.\nThe context of 4096 tokens is full.\n"
 
 
@@ -238,6 +238,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "draft_tokens": "auto",
         "use_mmap": True,
         "no_draft": False,
+        "prepare_draft": True,
         "cache_type_k": "q8_0",
         "cache_type_v": "bf16",
     }
@@ -275,7 +276,7 @@ def pulls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The pair is missing until it is pulled."""
     pulled: list[str] = []
 
-    def open_engine(_options: ModelOptions) -> FakeLLM:
+    def open_engine(_options: ModelOptions, _notify: object) -> FakeLLM:
         if not pulled:
             raise NotDownloaded("The pair tiny is not here.", "Run `localspec pull tiny`.", name="tiny")
         return FakeLLM()
@@ -330,7 +331,7 @@ def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProc
     script = (
         "from localspec.cli import loading, main\n"
         "from tests.fake_llm import FakeLLM\n"
-        "loading.open_engine = lambda options: FakeLLM()\n"
+        "loading.open_engine = lambda options, notify: FakeLLM()\n"
         "main()\n"
     )
     return subprocess.run(
@@ -358,7 +359,7 @@ def test_help_is_light() -> None:
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True)
     lines = result.stdout.decode("ascii").splitlines()
     assert lines[-1] == "[]"
-    assert {line.split()[0] for line in lines[-6:-1] if line.strip()} >= {"chat", "pull", "list", "rm"}
+    assert {line.split()[0] for line in lines[:-1] if line.strip()} >= {"chat", "pull", "list", "rm"}
 
 
 @pytest.mark.parametrize("command", ["chat", "pull", "list", "rm"])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from localspec.decoding.drafting import NgramDrafter
+from localspec.decoding.lookup import NgramDrafter, NgramIndex, PredictionDrafter
+from localspec.decoding.plan import FixedPlan
+from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampling import SamplingParams
 
 from .fakes import model_drafter, random_model
 
 PARAMS = SamplingParams(temperature=0)
-UNIFORMS = np.random.default_rng(0)
+ROUND = RejectionRule(0).round(0)
 
 
 def propose(drafter, sequence, limit=3):
-    return list(drafter.propose(sequence, limit, PARAMS, UNIFORMS).tokens)
+    return list(drafter.propose(sequence, FixedPlan(limit), PARAMS, ROUND).tokens)
 
 
 def test_ngram_continues_the_latest_longest_match():
@@ -53,12 +54,12 @@ def test_ngram_costs_the_new_tokens_only():
             Counting.writes += 1
             super().__setitem__(key, value)
 
-    drafter = NgramDrafter()
-    drafter._latest = Counting()
+    index = NgramIndex(4, 5)
+    index._latest = Counting()
     sequence = list(range(20_000))
-    drafter.begin(sequence)
+    index.extend(sequence)
     before = Counting.writes
-    propose(drafter, [*sequence, 1])
+    index.extend([*sequence, 1])
     assert Counting.writes - before <= 2
 
 
@@ -86,3 +87,33 @@ def test_drafting_ends_after_an_end_of_generation():
     drafter._eog = frozenset([tokens[1]])
     drafter.begin([1, 2])
     assert propose(drafter, [1, 2], 5) == tokens[: tokens.index(tokens[1]) + 1]
+
+
+def test_prediction_is_followed_from_its_beginning():
+    drafter = PredictionDrafter([5, 6, 7, 8, 9])
+    drafter.begin([1, 2])
+    assert propose(drafter, [1, 2]) == [5, 6, 7]
+    assert propose(drafter, [1, 2, 5, 6]) == [7, 8, 9]
+    assert propose(drafter, [1, 2, 5, 6, 7, 8, 9]) == []
+
+
+def test_prediction_is_found_again_after_a_departure():
+    drafter = PredictionDrafter([5, 6, 7, 8, 9, 10, 11])
+    drafter.begin([1])
+    assert propose(drafter, [1, 5, 6, 0]) == []
+    assert propose(drafter, [1, 5, 6, 0, 7, 8, 9]) == [10, 11]
+    assert propose(drafter, [1, 5, 6, 0, 7, 8, 9, 10]) == [11]
+
+
+def test_a_chain_lets_the_model_go_on_where_copying_ends():
+    from localspec.decoding.drafting import ChainDrafter
+
+    model = random_model(8, 1)
+    chain = ChainDrafter([NgramDrafter(2, 3), model_drafter(model, 8)])
+    sequence = [1, 2, 3, 1, 2]
+    chain.begin(sequence)
+    draft = chain.propose(sequence, FixedPlan(5), PARAMS, ROUND)
+    assert draft.tokens[:3] == (3, 1, 2) and len(draft.tokens) == 5
+    alone = model_drafter(model, 8)
+    assert propose(alone, [*sequence, 3, 1, 2], 2) == list(draft.tokens[3:])
+    assert [probs is None for probs in draft.probs] == [True, True, True, False, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -24,6 +25,11 @@ from .tinygguf import write_gemma, write_llama, write_mamba
 GREEDY = {"temperature": 0}
 
 
+def load(target, draft=None, **options):
+    """With a fixed draft length: whether drafting pays on a model of a few kilobytes is no question here."""
+    return LLM.from_files(target, draft, **{"draft_tokens": 3, **options})
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
@@ -44,13 +50,13 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(files):
     """200 greedy ids after `abc`, decoded one by one."""
-    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as llm:
         return llm.generate("abc", max_tokens=200, **GREEDY).ids
 
 
 @pytest.fixture(scope="module")
 def llm(files):
-    with LLM.from_files(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
         yield llm
 
 
@@ -61,31 +67,41 @@ def test_greedy_is_the_targets_own_at_every_length(llm, plain, draft_tokens):
     stats = answer.stats
     assert stats.tokens == len(answer.ids) == stats.rounds + stats.accepted
     assert 0 <= stats.bonus <= stats.rounds and stats.accepted <= stats.drafted
-    assert (stats.drafted > 0) == (draft_tokens not in ("off", 0))
+    if draft_tokens != "auto":  # which drafts only where it pays
+        assert (stats.drafted > 0) == (draft_tokens not in ("off", 0))
 
 
 def test_a_padded_draft_and_a_padded_target_pair(files, plain):
     for target, draft in (("target", "padded"), ("padded", "target")):
-        with LLM.from_files(files[target], files[draft], n_ctx=512, cache_type_v="bf16") as llm:
+        with load(files[target], files[draft], n_ctx=512, cache_type_v="bf16") as llm:
             answer = llm.generate("abc", max_tokens=60, **GREEDY)
             assert answer.stats.accepted > 0
             llm.generate("abc", max_tokens=60, temperature=2.0, top_k=0, seed=1)
-    with LLM.from_files(files["target"], files["padded"], n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], files["padded"], n_ctx=512, cache_type_v="bf16") as llm:
         assert llm.generate("abc", max_tokens=60, **GREEDY).ids == plain[:60]
 
 
 def test_ngram_drafts_leave_greedy_alone(files, plain):
-    with LLM.from_files(files["target"], n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], n_ctx=512, cache_type_v="bf16") as llm:
         assert "repeated text" in llm.drafting
         assert llm.generate("abc", max_tokens=200, **GREEDY).ids == plain
 
 
-def test_a_sampled_answer_repeats_with_its_seed(llm):
-    first = llm.generate("abc", max_tokens=50)
+def test_a_seed_gives_the_same_text_with_any_draft(llm, files):
+    first = llm.generate("abc", max_tokens=50, seed=7)
     llm.generate("something else", max_tokens=20)
-    again = llm.generate("abc", max_tokens=50, seed=first.seed)
-    assert again.ids == first.ids
-    assert llm.generate("abc", max_tokens=50, seed=first.seed + 1).ids != first.ids
+    for draft_tokens in ("auto", "off", 1, 4, 9):
+        assert llm.generate("abc", max_tokens=50, seed=7, draft_tokens=draft_tokens).ids == first.ids
+    with load(files["target"], n_ctx=512, cache_type_v="bf16") as without:
+        assert without.generate("abc", max_tokens=50, seed=7).ids == first.ids
+    assert first.seed == 7
+    assert llm.generate("abc", max_tokens=50, seed=8).ids != first.ids
+
+
+def test_no_seed_no_repetition(llm):
+    answers = {llm.generate("abc", max_tokens=20, temperature=1.5).ids for _ in range(4)}
+    assert len(answers) > 1
+    assert llm.generate("abc", max_tokens=2).seed is None
 
 
 def test_streamed_text_joined_is_the_whole_text(llm):
@@ -116,7 +132,7 @@ def test_stop_strings_cut_text_in_mid_draft(llm, plain):
 
 @pytest.mark.parametrize("draft_tokens", ["off", 1, 4])
 def test_every_end_of_generation_token_ends_an_answer(files, draft_tokens):
-    with LLM.from_files(files["ends"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["ends"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
         answers = [
             llm.generate(text, max_tokens=300, draft_tokens=draft_tokens, temperature=0)
             for text in ("abc", "x", "hello")
@@ -143,7 +159,7 @@ def llm_eog(path):
 
 @pytest.mark.parametrize("draft", [None, "draft"])
 def test_a_full_context_ends_with_one_sentence(files, draft):
-    with LLM.from_files(files["target"], files.get(draft), n_ctx=48) as llm:
+    with load(files["target"], files.get(draft), n_ctx=48) as llm:
         prompt = list(range(65, 65 + 20))
         answer = llm.generate(prompt, **GREEDY)
         assert answer.finish_reason == "length"
@@ -156,7 +172,7 @@ def test_a_full_context_ends_with_one_sentence(files, draft):
 
 
 def test_a_prompt_longer_than_the_batch(files):
-    with LLM.from_files(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
         llm.engine.target.n_batch = 7
         prompt = [65 + i % 26 for i in range(100)]
         narrow = llm.generate(prompt, max_tokens=30, **GREEDY)
@@ -166,7 +182,7 @@ def test_a_prompt_longer_than_the_batch(files):
 
 
 def test_the_context_is_cut_to_the_trained_length_and_said_once(files):
-    with LLM.from_files(files["target"], files["draft"]) as llm:
+    with load(files["target"], files["draft"]) as llm:
         assert llm.engine.target.n_ctx == 512
         assert any("trained for no more" in warning for warning in llm.warnings)
 
@@ -181,7 +197,7 @@ def test_the_context_is_cut_to_the_trained_length_and_said_once(files):
 )  # fmt: skip
 def test_bad_options_are_refused_by_name(files, name, value):
     with pytest.raises(InvalidRequest, match=name):
-        LLM.from_files(files["target"], files["draft"], **{name: value})
+        load(files["target"], files["draft"], **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -200,9 +216,9 @@ def test_unknown_parameters_are_refused_by_name(llm):
 
 def test_a_foreign_draft_is_refused_before_weights_are_loaded(files):
     with pytest.raises(PairingError) as caught:
-        LLM.from_files(files["target"], files["other"])
+        load(files["target"], files["other"])
     assert "--no-draft" in caught.value.remedy
-    with LLM.from_files(files["target"], files["other"], no_draft=True) as llm:
+    with load(files["target"], files["other"], no_draft=True) as llm:
         assert llm.drafting == "off: asked for"
 
 
@@ -211,11 +227,11 @@ def test_a_broken_draft_frees_the_target(files, tmp_path):
     broken.write_bytes(files["draft"].read_bytes()[:-100])
     for _ in range(3):
         with pytest.raises(ModelFileError, match=r"broken\.gguf"):
-            LLM.from_files(files["target"], broken)
+            load(files["target"], broken)
 
 
 def test_a_recurrent_target_runs_without_a_draft_and_says_why(files):
-    with LLM.from_files(files["mamba"], files["draft"], n_ctx=256) as llm:
+    with load(files["mamba"], files["draft"], n_ctx=256) as llm:
         assert llm.drafting.startswith("off: ") and "recurrent" in llm.drafting
         first = llm.generate("abc", max_tokens=20, **GREEDY)
         assert first.stats.drafted == 0
@@ -226,17 +242,17 @@ def test_a_recurrent_target_runs_without_a_draft_and_says_why(files):
 def test_a_sliding_window_rewinds_to_an_earlier_turn(files):
     """Window 16: a request that goes back past it answers like a fresh engine."""
     prompts = ["abcdefgh" * 8, "abcdefgh" * 4 + "x", "abcdefgh" * 8]
-    with LLM.from_files(files["gemma"], n_ctx=256, cache_type_v="bf16") as llm:
+    with load(files["gemma"], n_ctx=256, cache_type_v="bf16") as llm:
         used = [llm.generate(prompt, max_tokens=30, **GREEDY).ids for prompt in prompts]
     fresh = []
     for prompt in prompts:
-        with LLM.from_files(files["gemma"], n_ctx=256, cache_type_v="bf16", no_draft=True) as llm:
+        with load(files["gemma"], n_ctx=256, cache_type_v="bf16", no_draft=True) as llm:
             fresh.append(llm.generate(prompt, max_tokens=30, **GREEDY).ids)
     assert used == fresh
 
 
 def test_no_template_says_so_and_raw_prompts_work(files):
-    with LLM.from_files(files["bare"], n_ctx=128) as llm:
+    with load(files["bare"], n_ctx=128) as llm:
         with pytest.raises(TemplateError, match="no chat template"):
             llm.chat([{"role": "user", "content": "hi"}])
         assert llm.generate("abc", max_tokens=3).ids
@@ -260,7 +276,7 @@ def test_a_next_turn_is_cheap_and_right(llm, files):
     messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
     second = llm.generate(messages, max_tokens=20, **GREEDY)
     assert second.stats.cached_tokens > 0
-    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as fresh:
+    with load(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as fresh:
         assert fresh.generate(messages, max_tokens=20, **GREEDY).ids == second.ids
 
 
@@ -318,7 +334,7 @@ def test_two_threads_take_turns(llm, plain):
 
 
 def test_close_is_idempotent_and_final(files):
-    llm = LLM.from_files(files["target"], files["draft"])
+    llm = load(files["target"], files["draft"])
     llm.close()
     llm.close()
     for call in (lambda: llm.stream("abc"), lambda: llm.settings, lambda: llm.generate("abc")):
@@ -336,7 +352,7 @@ def test_settings_name_both_models(llm):
 
 def test_gpu_layers_without_gpu_support_warn_once(files, monkeypatch):
     monkeypatch.setattr("localspec.engine.supports_gpu", lambda: False)
-    with LLM.from_files(files["target"], gpu_layers=5) as llm:
+    with load(files["target"], gpu_layers=5) as llm:
         assert sum("GPU" in warning for warning in llm.warnings) == 1
 
 
@@ -345,7 +361,7 @@ def test_a_context_that_cannot_fit_is_refused_with_figures(files, monkeypatch):
     from localspec.errors import ModelLoadError
 
     with pytest.raises(ModelLoadError, match="GB are free"):
-        LLM.from_files(files["target"], n_ctx=512)
+        load(files["target"], n_ctx=512)
 
 
 EXITS = {
@@ -358,7 +374,7 @@ EXITS = {
 
 
 @pytest.mark.parametrize("how", list(EXITS))
-def test_the_interpreter_exits_in_silence(files, how):
+def test_the_interpreter_exits_in_silence(files, how, tmp_path):
     code = (
         "import sys; from localspec import LLM\n"
         "llm = LLM.from_files(sys.argv[1], sys.argv[2], n_ctx=128)\n"
@@ -368,5 +384,6 @@ def test_the_interpreter_exits_in_silence(files, how):
         [sys.executable, "-c", code, str(files["target"]), str(files["draft"])],
         capture_output=True,
         text=True,
+        env={**os.environ, "LOCALSPEC_HOME": str(tmp_path)},
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

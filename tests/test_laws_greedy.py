@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafting import Drafter, NoDrafter
+from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.plan import FixedPlan
+from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampling import SamplingParams
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft
@@ -20,8 +23,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40)
 class StubbornDrafter(NoDrafter):
     """Always proposes the same ids."""
 
-    def propose(self, sequence, limit, params, uniforms):
-        return Draft((3,) * limit)
+    def propose(self, sequence, plan, params, uniforms):
+        return Draft((3,) * plan.room)
 
 
 def make_drafter(kind: str) -> Drafter:
@@ -77,7 +80,7 @@ def test_acceptance_after_rejections_equals_a_cold_draft():
     for step in steps:
         if step.num_drafted:
             cold = model_drafter(blended(TARGET, OTHER, 0.45), V)
-            draft = cold.propose(sequence, step.num_drafted, GREEDY, _NoUniforms())
+            draft = cold.propose(sequence, FixedPlan(step.num_drafted), GREEDY, RejectionRule(0).round(0))
             expected = 0
             while expected < len(draft.tokens) and draft.tokens[expected] == int(
                 TARGET((*sequence, *draft.tokens[:expected])).argmax()
@@ -85,11 +88,6 @@ def test_acceptance_after_rejections_equals_a_cold_draft():
                 expected += 1
             assert step.num_accepted == min(expected, len(step.tokens))
         sequence.extend(step.tokens)
-
-
-class _NoUniforms:
-    def random(self) -> float:
-        return 0.5
 
 
 @pytest.mark.parametrize("n_batch", [2, 5, 32])

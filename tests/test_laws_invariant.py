@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampling import SamplingParams
 from localspec.decoding.session import Session, Span, common_prefix
 from localspec.errors import DecodeCancelled
@@ -26,7 +27,7 @@ def fresh(prompt):
 
 
 def begin(session, drafter, prompt, check=lambda token: None):
-    return Generation(session, drafter, FixedLength(3), GREEDY, prompt, seed=0, check=check)
+    return Generation(session, drafter, FixedLength(3), GREEDY, prompt, rule=RejectionRule(0), check=check)
 
 
 def second_request_equals_a_fresh_engine(session, drafter, first_prompt):
@@ -105,7 +106,13 @@ def test_a_next_turn_reuses_the_cells_of_the_last():
     session = Session(FakeContext(TARGET, V))
     tokens, _ = generate(TARGET, NoDrafter(), n_vocab=V, params=GREEDY, session=session)
     again = Generation(
-        session, NoDrafter(), FixedLength(0), GREEDY, [0, 1, *tokens, 3], seed=0, check=lambda token: None
+        session,
+        NoDrafter(),
+        FixedLength(0),
+        GREEDY,
+        [0, 1, *tokens, 3],
+        rule=RejectionRule(0),
+        check=lambda token: None,
     )
     assert again.num_cached == 2 + len(tokens) - 1
     check_invariant(again, NoDrafter())

@@ -9,7 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from localspec.decoding.drafting import Drafter, NgramDrafter
+from localspec.decoding.control import FixedLength
+from localspec.decoding.drafting import Drafter
+from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.plan import FixedPlan
+from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
 from localspec.decoding.sampling import SamplingParams
 
 from .fakes import blended, generate, model_drafter, random_model
@@ -45,13 +49,14 @@ def law(
     num_draft_tokens: int = 2,
     runs: int = RUNS,
     make_controller: Callable[[], object] | None = None,
+    make_rule: Callable[[int], Rule] = RejectionRule,
 ) -> float:
     """p-value of the law on the full loop."""
     length = num_draft_tokens + 2
     params = SamplingParams(temperature=temperature, max_tokens=length + 1, **OPTIONS[options])
     counts = count_joint(
         TARGET, make_drafter, params, n_vocab=V, num_draft_tokens=num_draft_tokens, length=length, runs=runs,
-        make_controller=make_controller,
+        make_controller=make_controller, make_rule=make_rule,
     )  # fmt: skip
     return p_value(exact_joint(TARGET, params, V, length), counts)
 
@@ -69,17 +74,30 @@ def padded() -> Drafter:
     return model_drafter(random_model(V + 2, seed=13), V + 2, target_vocab=V)
 
 
-class EagerStop:
-    """A stop rule that looks at the past only: 2 tokens after an odd number of rounds, else 1."""
+class PastStop(FixedLength):
+    """A stop rule that looks at the past only: 2 tokens in every other round, else 1."""
 
     def __init__(self) -> None:
-        self.rounds = 0
+        super().__init__(2)
+        object.__setattr__(self, "rounds", [])
 
-    def plan(self, limit: int) -> int:
-        return min(limit, 1 + self.rounds % 2)
+    def plan(self, limit, length):
+        return FixedPlan(min(limit, 1 + len(self.rounds) % 2))
 
-    def observe(self, step: object) -> None:
-        self.rounds += 1
+    def observe(self, step):
+        self.rounds.append(step)
+
+
+class ConfidentPlan(FixedPlan):
+    """Stops at a token the draft is unsure of, before it is drawn."""
+
+    def take(self, drafter, confidence):
+        return confidence > 0.55 and super().take(drafter, confidence)
+
+
+class ConfidentStop(FixedLength):
+    def plan(self, limit, length):
+        return ConfidentPlan(min(self.num_draft_tokens, limit))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
@@ -98,20 +116,54 @@ def test_other_drafters(make_drafter):
     assert law(make_drafter) > THRESHOLD
 
 
-def test_a_length_that_varies_with_the_past():
-    assert law(mediocre, make_controller=EagerStop) > THRESHOLD
+@pytest.mark.parametrize("make_controller", [PastStop, lambda: ConfidentStop(3)])
+def test_stop_rules_that_look_before_the_draw(make_controller):
+    assert law(mediocre, make_controller=make_controller) > THRESHOLD
+
+
+@pytest.mark.parametrize("options", list(OPTIONS))
+@pytest.mark.parametrize("make_drafter", [mediocre, lambda: NgramDrafter(1, 2)])
+def test_coupled(options, make_drafter):
+    assert law(make_drafter, options=options, make_rule=CoupledRule) > THRESHOLD
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_coupled_texts_do_not_depend_on_the_draft(temperature):
+    """The same seed gives the same ids with any drafter, any length and any schedule, or none."""
+    params = SamplingParams(temperature=temperature, max_tokens=30, **OPTIONS["penalties"])
+    for seed in range(5):
+        texts = {
+            tuple(generate(
+                TARGET, make_drafter(), n_vocab=V, params=params, num_draft_tokens=k, seed=seed,
+                make_rule=CoupledRule, controller=make_controller() if make_controller else None,
+            )[0])
+            for make_drafter in (mediocre, useless, padded, lambda: NgramDrafter(1, 2))
+            for k, make_controller in ((0, None), (1, None), (4, None), (8, None), (0, PastStop))
+        }  # fmt: skip
+        assert len(texts) == 1
+
+
+def test_coupled_agrees_more_than_independent_draws():
+    params = SamplingParams(temperature=1.0, max_tokens=400, **OFF)
+    rates = {}
+    for make_rule in (CoupledRule, RejectionRule):
+        _, steps = generate(TARGET, mediocre(), n_vocab=V, params=params, make_rule=make_rule, n_ctx=500)
+        rates[make_rule] = sum(s.num_accepted for s in steps) / sum(s.num_drafted for s in steps)
+    overlap = rates[RejectionRule]
+    assert overlap - 0.15 < rates[CoupledRule] < overlap + 0.05
 
 
 MUTATIONS = {
     "q is not the distribution the token was drawn from": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
         "probs.append(draft_probs)",
-        "probs.append(distribution(row[: self._shared], SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)))",
+        "probs.append(distribution(row, SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)))",
         {"temperature": 2.0},
     ),
     "an argmax draft tested with the soft q": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
-        "draft_probs.sample(uniforms.random())", "int(draft_probs.tokens[draft_probs.probs.argmax()])", {},
+        "round_.draw(draft_probs, len(sequence) + len(tokens))",
+        "int(draft_probs.tokens[draft_probs.probs.argmax()])", {},
     ),
     "the residual of the target against itself": (
         "localspec.decoding.verify", "residual",
@@ -130,19 +182,23 @@ MUTATIONS = {
     ),
     "a token dropped after it was drawn": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
-        "token = draft_probs.sample(uniforms.random())",
-        "token = draft_probs.sample(uniforms.random())\n"
+        "token = round_.draw(draft_probs, len(sequence) + len(tokens))",
+        "token = round_.draw(draft_probs, len(sequence) + len(tokens))\n"
         "        if draft_probs.prob(token) < 0.4: return Draft(tuple(tokens), tuple(probs))",
         {},
     ),
     "one noise for the proposal and its acceptance": (
         "localspec.decoding.loop", "Generation.commit",
-        "self._rule(target_probs, self._draft, self._uniforms)",
-        "self._rule(target_probs, self._draft, round_uniforms(self._seed, len(self.sequence)))", {},
+        "self._round.verify(target_probs, self._draft)",
+        "self._rule.round(len(self.sequence)).verify(target_probs, self._draft)", {},
     ),
     "the same noise in every round": (
         "localspec.decoding.loop", "Generation.propose",
-        "round_uniforms(self._seed, len(self.sequence))", "round_uniforms(self._seed, 0)", {},
+        "self._rule.round(len(self.sequence))", "self._rule.round(0)", {},
+    ),
+    "coupled noise keyed by the round instead of the position": (
+        "localspec.decoding.rules", "_CoupledRound.verify",
+        "self.position + index", "self.position", {"make_rule": CoupledRule},
     ),
     "penalties that do not see the drafted tokens": (
         "localspec.decoding.loop", "TargetRows.__getitem__",
@@ -151,7 +207,7 @@ MUTATIONS = {
     "penalties on the target only": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
         "probs.append(draft_probs)",
-        "probs.append(distribution(row[: self._shared], params, list(sequence)))", {"options": "penalties"},
+        "probs.append(distribution(row, params, list(sequence)))", {"options": "penalties"},
     ),
 }  # fmt: skip
 
@@ -161,13 +217,13 @@ def test_a_planted_fault_breaks_the_law(fault):
     module, function, right, wrong, settings = MUTATIONS[fault]
     assert law(mediocre, **settings) > THRESHOLD
     with planted(module, function, right, wrong):
-        assert law(mediocre, runs=2 * RUNS, **settings) < THRESHOLD
+        assert law(mediocre, runs=4 * RUNS, **settings) < THRESHOLD
 
 
 def test_ids_outside_the_targets_vocabulary_would_be_seen():
     params = SamplingParams(max_tokens=30, **OFF)
     with (
-        planted("localspec.decoding.drafting", "ModelDrafter.propose", "row[: self._shared]", "row"),
+        planted("localspec.decoding.drafting", "ModelDrafter.propose", "row = row[: self._shared]", "pass"),
         pytest.raises(AssertionError, match="outside the vocabulary"),
     ):
         generate(TARGET, padded(), n_vocab=V, params=params)

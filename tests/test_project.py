@@ -147,6 +147,11 @@ def test_the_wheel_finds_its_pairs(installed: Path) -> None:
     assert {"qwen2.5-coder-1.5b", "smollm2-135m"} <= set(names)
 
 
+def test_the_wheel_finds_its_prompts(installed: Path) -> None:
+    code = "from localspec.measure.prompts import builtin_prompts; answer = len(builtin_prompts())"
+    assert ask(installed, code) >= 24
+
+
 def test_the_wheel_is_typed_licensed_and_has_the_version_it_says(installed: Path) -> None:
     assert (installed / "localspec" / "py.typed").is_file()
     (info,) = installed.glob("localspec-*.dist-info")
@@ -165,7 +170,7 @@ def test_the_public_names_are_these_and_all_of_them_load() -> None:
     assert set(dir(localspec)) >= PUBLIC_NAMES
 
 
-@pytest.mark.parametrize("args", [None, ["--help"], ["--version"], ["chat", "--help"], ["pull", "--help"]])
+@pytest.mark.parametrize("args", [None, ["--help"], ["--version"], ["chat", "--help"], ["bench", "--help"]])
 def test_importing_and_asking_for_help_is_light(args: list[str] | None) -> None:
     """In a fresh interpreter neither of the heavy packages is loaded."""
     start = "import runpy; runpy.run_module('localspec', run_name='__main__')" if args else "import localspec"

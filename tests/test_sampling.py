@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.decoding.drafting import round_uniforms
+from localspec.decoding.rules import RejectionRule, gumbel
 from localspec.decoding.sampling import SamplingParams, distribution
 from localspec.errors import DecodeError, InvalidRequest
 
@@ -154,7 +154,20 @@ def test_defaults_are_the_documented_ones():
 
 
 def test_random_numbers_depend_on_seed_and_position_only():
-    first = round_uniforms(7, 5).random()
-    round_uniforms(7, 4).random(1000)
-    assert round_uniforms(7, 5).random() == first
-    assert len({first, round_uniforms(7, 6).random(), round_uniforms(8, 5).random()}) == 3
+    first = RejectionRule(7).round(5).uniforms.random()
+    RejectionRule(7).round(4).uniforms.random(1000)
+    assert RejectionRule(7).round(5).uniforms.random() == first
+    assert (
+        len({first, RejectionRule(7).round(6).uniforms.random(), RejectionRule(8).round(5).uniforms.random()})
+        == 3
+    )
+
+
+def test_gumbel_noise_has_its_distribution_and_no_visible_order():
+    noise = np.array([gumbel(3, position, np.arange(200)) for position in range(200)])
+    assert noise.mean() == pytest.approx(0.5772, abs=0.02)
+    assert noise.var() == pytest.approx(math.pi**2 / 6, abs=0.05)
+    assert len(np.unique(noise)) == noise.size
+    for shifted in (noise[1:, :] * noise[:-1, :], noise[:, 1:] * noise[:, :-1]):
+        assert shifted.mean() - noise.mean() ** 2 == pytest.approx(0, abs=0.03)
+    assert not np.isin(gumbel(4, 0, np.arange(200)), noise).any()

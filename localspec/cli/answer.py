@@ -10,7 +10,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localspec.llm import LLM, Chunk, Completion
+    from localspec.llm import LLM
+    from localspec.request import Chunk, Completion
 
 Start = Callable[[], "Iterator[Chunk]"]
 POLL_SECONDS = 0.1

@@ -16,6 +16,10 @@ COMMANDS = {
     "pull": "localspec.cli.models:pull",
     "list": "localspec.cli.models:list_pairs",
     "rm": "localspec.cli.models:remove",
+    "draft": "localspec.cli.draft:draft",
+    "bench": "localspec.cli.bench:bench",
+    "estimate": "localspec.cli.estimate:estimate",
+    "calibrate": "localspec.cli.calibrate:calibrate",
 }
 INTERRUPTED = 130
 

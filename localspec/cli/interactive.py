@@ -16,7 +16,8 @@ from localspec.cli.terminal import busy, checked_text, say, write_answer
 from localspec.errors import LocalspecError
 
 if TYPE_CHECKING:
-    from localspec.llm import LLM, Completion
+    from localspec.llm import LLM
+    from localspec.request import Completion
 
 COMMANDS = {
     "help": ("", "list the commands"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,15 +25,26 @@ class Consent:
     quiet: bool
 
 
-def open_engine(options: ModelOptions) -> LLM:
-    """Load what the options name. Raises `NotDownloaded` for a known pair that is not on disk."""
+def open_engine(options: ModelOptions, notify: Callable[[str], None]) -> LLM:
+    """Load what the options name. Raises `NotDownloaded` for a known pair that is not on disk.
+
+    notify: told in a sentence when something takes long.
+    """
     from localspec import LLM
 
     name = options.pair_name()
     if name is None:
         target, draft = options.files()
-        return LLM.from_files(target, draft, **options.engine())
-    return LLM.from_pair(name or _default_pair(), **options.engine())
+        return LLM.from_files(target, draft, notify=notify, **options.engine())
+    return LLM.from_pair(name or _default_pair(), notify=notify, **options.engine())
+
+
+def _tell(sentence: str) -> None:
+    say(sentence, dim=True)
+
+
+def _keep_quiet(sentence: str) -> None:
+    pass
 
 
 @contextlib.contextmanager
@@ -58,7 +69,7 @@ def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
 
 def _load(options: ModelOptions, consent: Consent) -> LLM:
     with contextlib.nullcontext() if consent.quiet else busy("loading the model"):
-        return open_engine(options)
+        return open_engine(options, _keep_quiet if consent.quiet else _tell)
 
 
 def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,7 @@ class ModelOptions:
     cache_type_k: str
     cache_type_v: str
     no_mmap: bool
+    no_prepare: bool
 
     def pair_name(self) -> str | None:
         """The pair asked for by name, "" for the default one, or None when files are given.
@@ -109,6 +110,7 @@ class ModelOptions:
             "draft_tokens": self.draft_tokens,
             "use_mmap": not self.no_mmap,
             "no_draft": self.no_draft,
+            "prepare_draft": not self.no_prepare,
             "cache_type_k": self.cache_type_k,
             "cache_type_v": self.cache_type_v,
         }
@@ -146,12 +148,34 @@ def _file(text: str) -> Path:
     return path
 
 
-def _option(*names: str, **settings: Any) -> Callable[[Function], Function]:
-    return click.option(*names, **{"show_default": True, **settings})
+@dataclass(frozen=True)
+class _Option:
+    """A decorator that adds an option, and can be had with other settings."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def __call__(self, function: Function) -> Function:
+        return click.option(*self.names, **{"show_default": True, **self.settings})(function)
+
+    @property
+    def parameter(self) -> str:
+        """The name under which click hands the value over."""
+        return max(self.names, key=len).lstrip("-").replace("-", "_")
+
+    @property
+    def default(self) -> Any:
+        """Its value where a command does not have it."""
+        empty = () if self.settings.get("multiple") else False if self.settings.get("is_flag") else None
+        return self.settings.get("default", empty)
 
 
+def _option(*names: str, **settings: Any) -> _Option:
+    return _Option(names, settings)
+
+
+_PAIR = click.argument("pair", required=False)
 _MODEL_OPTIONS = (
-    click.argument("pair", required=False),
     _option("-m", "--target", metavar="FILE", help="Target model, a GGUF file, instead of PAIR."),
     _option("-md", "--draft", metavar="FILE", help="Draft model, a GGUF file, for that target."),
     _option("--no-draft", is_flag=True, help="Plain decoding, nothing is drafted."),
@@ -180,6 +204,9 @@ _MODEL_OPTIONS = (
         help="V cache: f16, bf16, q8_0, ... bf16 makes attention rows independent of the batch width.",
     ),
     _option("--no-mmap", is_flag=True, help="Read the weights into memory instead of mapping the files."),
+    _option(
+        "--no-prepare", is_flag=True, help="Use the draft as it is, not a copy prepared for this machine."
+    ),
 )
 
 json_option = _option(
@@ -190,15 +217,43 @@ yes_option = _option("-y", "--yes", is_flag=True, help="Answer every question wi
 offline_option = _option("--offline", is_flag=True, help="Never use the network.")
 
 
+_ABOUT_ANSWERS = frozenset(
+    ("draft_tokens", "max_tokens", "seed", "temp", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n",
+     "frequency_penalty", "presence_penalty", "stop")
+)  # fmt: skip
+
+
 def model_options(function: Function) -> Function:
     """Add PAIR and all model options; the function gets them as one `ModelOptions`, its first argument."""
+    return model_options_with()(function)
 
-    @functools.wraps(function)
-    def command(**values: Any) -> Any:
-        chosen = ModelOptions(**{field.name: values.pop(field.name) for field in fields(ModelOptions)})
-        return function(chosen, **values)
 
-    decorated: Function = command
-    for option in reversed(_MODEL_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+def loading_options(function: Function) -> Function:
+    """Like `model_options`, without those that say how to answer: they keep their defaults."""
+    return model_options_with(leave_out=_ABOUT_ANSWERS)(function)
+
+
+def model_options_with(
+    changes: Mapping[str, Mapping[str, Any]] | None = None, leave_out: Collection[str] = ()
+) -> Callable[[Function], Function]:
+    """`model_options` with other settings for some parameters, or without them."""
+    options = [
+        replace(option, settings={**option.settings, **(changes or {}).get(option.parameter, {})})
+        for option in _MODEL_OPTIONS
+    ]
+    defaults = {option.parameter: option.default for option in options if option.parameter in leave_out}
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(**values: Any) -> Any:
+            given = [field.name for field in fields(ModelOptions) if field.name not in defaults]
+            chosen = ModelOptions(**defaults, **{name: values.pop(name) for name in given})
+            return function(chosen, **values)
+
+        decorated: Function = command
+        for option in reversed(options):
+            if option.parameter not in leave_out:
+                decorated = option(decorated)
+        return _PAIR(decorated)
+
+    return decorate

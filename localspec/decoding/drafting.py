@@ -8,9 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from localspec.decoding.distribution import Distribution
-from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.decoding.plan import MODEL, Plan
+from localspec.decoding.rules import Round
+from localspec.decoding.sampling import Logits, SamplingParams, distribution
 from localspec.decoding.session import Session
-from localspec.decoding.verify import Draft, Uniforms
+from localspec.decoding.verify import Draft
 
 
 class Drafter(Protocol):
@@ -19,69 +21,31 @@ class Drafter(Protocol):
     def begin(self, sequence: Sequence[int]) -> None:
         """A new answer starts; `sequence` is its prompt."""
 
-    def propose(
-        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
-    ) -> Draft:
-        """Up to `limit` tokens after `sequence`; fewer, or none, where it has nothing to say."""
+    def prefill(self, sequence: Sequence[int]) -> None:
+        """Read the prompt ahead of the first proposal."""
+
+    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+        """As many tokens after `sequence` as the plan allows; fewer, or none, where it has nothing to say."""
 
     def rollback(self, length: int) -> None:
         """The committed sequence keeps its first `length` ids: forget what was built on later ones."""
 
 
 class NoDrafter:
-    """Proposes nothing: plain decoding."""
+    """Proposes nothing: plain decoding. Also the base of drafters that hold no cells."""
 
     def begin(self, sequence: Sequence[int]) -> None:
         """Nothing to prepare."""
 
-    def propose(
-        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
-    ) -> Draft:
+    def prefill(self, sequence: Sequence[int]) -> None:
+        """Nothing to read."""
+
+    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
         """An empty draft."""
         return Draft()
 
     def rollback(self, length: int) -> None:
-        """Nothing to forget."""
-
-
-class NgramDrafter:
-    """Prompt lookup: continues the way the text went on after the last occurrence of its latest tokens.
-
-    Costs no model pass. Keeps an index of every n-gram of the sequence, so a round costs the new tokens only.
-    """
-
-    def __init__(self, min_match: int = 4, max_match: int = 5) -> None:
-        self._sizes = range(max_match, min_match - 1, -1)
-        self._latest: dict[tuple[int, ...], int] = {}
-        self._indexed = 0
-
-    def begin(self, sequence: Sequence[int]) -> None:
-        """Index the prompt."""
-        self._latest.clear()
-        self._indexed = 0
-        self._index(sequence)
-
-    def propose(
-        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
-    ) -> Draft:
-        """What followed the longest match; a point mass, since nothing was drawn."""
-        self._index(sequence)
-        for size in self._sizes:
-            end = self._latest.get(tuple(sequence[-size:]))
-            if end is not None:
-                return Draft(tuple(sequence[end : end + limit]))
-        return Draft()
-
-    def rollback(self, length: int) -> None:
-        """Only committed ids are indexed, so there is nothing to forget."""
-
-    def _index(self, sequence: Sequence[int]) -> None:
-        # An n-gram counts once something follows it, so that the sequence's own end never matches itself.
-        for end in range(max(self._indexed, 1), len(sequence)):
-            for size in self._sizes:
-                if size <= end:
-                    self._latest[tuple(sequence[end - size : end])] = end
-        self._indexed = len(sequence)
+        """Nothing to forget: only committed ids were looked at."""
 
 
 class ModelDrafter:
@@ -101,38 +65,75 @@ class ModelDrafter:
         """Keep the cells this prompt shares with the last one."""
         self.session.align(sequence)
 
-    def propose(
-        self, sequence: Sequence[int], limit: int, params: SamplingParams, uniforms: Uniforms
-    ) -> Draft:
-        """Draws up to `limit` tokens, one pass of the draft each."""
-        limit = min(limit, self.session.context.n_ctx - len(sequence) + 1)
+    def prefill(self, sequence: Sequence[int]) -> None:
+        """Read all but the last id, whose pass gives the first draft."""
+        pending = sequence[len(self.session.tokens) : -1]
+        if pending and self._can_read(pending):
+            self.session.forward(pending, num_logits=0)
+
+    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+        """One pass of the draft per token, as long as the plan says that it pays."""
         pending = sequence[len(self.session.tokens) :]
-        if limit < 1 or max(pending) >= self.session.context.n_vocab:
-            return Draft()  # no room in the draft's context, or an id it does not have
         history = list(sequence) if params.penalised else []
         tokens: list[int] = []
         probs: list[Distribution] = []
-        while True:
+        while self._can_read(pending) and plan.pays_for_pass(MODEL, len(pending)):
             (row,) = self.session.forward(pending)
-            draft_probs = distribution(row[: self._shared], params, history)
-            token = draft_probs.sample(uniforms.random())
+            row = row[: self._shared]
+            # Asked before the draw: whether a token is proposed must not depend on which one it is.
+            if not plan.take(MODEL, largest_probability(row)):
+                break
+            draft_probs = distribution(row, params, history)
+            token = round_.draw(draft_probs, len(sequence) + len(tokens))
             tokens.append(token)
             probs.append(draft_probs)
-            if len(tokens) == limit or token in self._eog:
-                return Draft(tuple(tokens), tuple(probs))
+            if token in self._eog:
+                break
             pending = [token]
             history.append(token)
+        return Draft(tuple(tokens), tuple(probs))
 
     def rollback(self, length: int) -> None:
         """Forget the cells of tokens that were not committed."""
         self.session.rollback(length)
 
+    def _can_read(self, pending: Sequence[int]) -> bool:
+        """Whether the draft's context has room for these ids, and its vocabulary holds them."""
+        context = self.session.context
+        return len(self.session.tokens) + len(pending) <= context.n_ctx and max(pending) < context.n_vocab
 
-def round_uniforms(seed: int, position: int) -> np.random.Generator:
-    """The random numbers of the round that starts at `position` of the sequence.
 
-    Keyed by position instead of drawn from one stream: tokens that are cut away or rejected do not shift what
-    comes later, and no number is ever used in two rounds.
-    """
-    key = np.array([seed, position], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key))
+class ChainDrafter:
+    """Several drafters: each continues where the one before it ended."""
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self.drafters = tuple(drafters)
+
+    def begin(self, sequence: Sequence[int]) -> None:
+        """Every one of them."""
+        for drafter in self.drafters:
+            drafter.begin(sequence)
+
+    def prefill(self, sequence: Sequence[int]) -> None:
+        """Every one of them."""
+        for drafter in self.drafters:
+            drafter.prefill(sequence)
+
+    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+        """The free ones come first in `drafters`, so a model draws only where they have nothing more."""
+        draft = Draft()
+        for drafter in self.drafters:
+            if plan.room > 0:
+                so_far = [*sequence, *draft.tokens] if draft.tokens else sequence
+                draft = draft + drafter.propose(so_far, plan, params, round_)
+        return draft
+
+    def rollback(self, length: int) -> None:
+        """Every one of them."""
+        for drafter in self.drafters:
+            drafter.rollback(length)
+
+
+def largest_probability(row: Logits) -> float:
+    """The draft's own confidence: the largest probability of its raw distribution, row of shape (V,)."""
+    return float(1.0 / np.exp(row - row.max()).sum())

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from localspec.decoding.control import Controller
 from localspec.decoding.distribution import Distribution
-from localspec.decoding.drafting import Drafter, round_uniforms
+from localspec.decoding.drafting import Drafter
+from localspec.decoding.rules import Rule
 from localspec.decoding.sampling import Logits, SamplingParams, distribution
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Step
-from localspec.decoding.verify import Draft, Uniforms, Verdict, rejection
+from localspec.decoding.verify import Draft
 
 StopCheck = Callable[[int], str | None]
 """Told each committed id in order; the first finish reason it returns ends the answer there."""
-
-Rule = Callable[[Sequence[Distribution], Draft, Uniforms], Verdict]
 
 
 class TargetRows(Sequence[Distribution]):
@@ -54,9 +53,8 @@ class Generation:
         params: SamplingParams,
         prompt: Sequence[int],
         *,
-        seed: int,
+        rule: Rule,
         check: StopCheck,
-        rule: Rule = rejection,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.session = session
@@ -66,34 +64,44 @@ class Generation:
         self._drafter = drafter
         self._controller = controller
         self._params = params
-        self._seed = seed
         self._check = check
         self._rule = rule
         self._clock = clock
         self.num_cached = session.align(self.sequence)
         drafter.begin(self.sequence)
+        controller.begin()
 
     def propose(self) -> Span:
         """First half: the span of this round, a piece of the prompt or the last id and a draft."""
         self._started = self._clock()
-        self._uniforms = round_uniforms(self._seed, len(self.sequence))
+        self._round = self._rule.round(len(self.sequence))
         pending = self.sequence[len(self.session.tokens) :]
         size = self.session.context.n_batch
         self._draft = Draft()
+        width = 0
         if len(pending) == 1 and len(self.sequence) > self.num_prompt:
             # Not with the prompt: the first token comes sooner, and the rounds of an answer (hence what a seed
             # gives) do not depend on how much of the prompt was cached.
             self._draft = self._propose_draft()
+            width = self._padded_width(1 + len(self._draft.tokens))
+        elif len(pending) <= size and self._controller.prefills_draft(self.num_prompt):
+            self._drafter.prefill(self.sequence)
         self._proposed = self._clock()
         if len(pending) > size:
             return self.session.span(pending[:size], num_logits=0)
-        return self.session.span([*pending, *self._draft.tokens], num_logits=len(self._draft.tokens) + 1)
+        tokens = [*pending, *self._draft.tokens]
+        return self.session.span(tokens, num_logits=len(self._draft.tokens) + 1, width=width)
 
     def _propose_draft(self) -> Draft:
-        limit = self._controller.plan(self._draft_limit())
-        if limit < 1:
+        plan = self._controller.plan(self._draft_limit(), len(self.session.tokens))
+        if plan.room < 1:
             return Draft()
-        return self._drafter.propose(self.sequence, limit, self._params, self._uniforms)
+        return self._drafter.propose(self.sequence, plan, self._params, self._round)
+
+    def _padded_width(self, width: int) -> int:
+        context = self.session.context
+        limit = min(context.n_batch, context.n_ctx - len(self.session.tokens))
+        return self._controller.width(width, limit, len(self.session.tokens))
 
     def _draft_limit(self) -> int:
         """Drafted tokens that fit the batch, its outputs, the context and what may still be emitted."""
@@ -111,13 +119,15 @@ class Generation:
         num_accepted = 0
         if rows:
             target_probs = TargetRows(rows, self._params, self.sequence, self._draft.tokens)
-            verdict = self._rule(target_probs, self._draft, self._uniforms)
+            verdict = self._round.verify(target_probs, self._draft)
             stand = self._draft.tokens[: verdict.num_accepted]
             tokens = self._append((*stand, verdict.next_token))
             num_accepted = min(verdict.num_accepted, len(tokens))
             self._roll_back()
-        num_pending = len(span.tokens) - len(self._draft.tokens)
+        num_pending = len(span.tokens) - len(self._draft.tokens) - span.num_padding
         step = Step(
+            width=len(span.tokens),
+            length=span.start,
             tokens=tuple(tokens),
             num_prefilled=num_pending if num_pending > 1 else 0,
             num_drafted=len(self._draft.tokens),

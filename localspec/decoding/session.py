@@ -13,12 +13,17 @@ from localspec.decoding.sampling import Logits
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens for one forward pass: they take the cells from `start` on; the last `num_logits` want a row."""
+    """Tokens for one forward pass: they take the cells from `start` on.
+
+    The last `num_logits` want a row. Behind them may stand `num_padding` tokens that only make the pass wider, where
+    a wider one is faster; what they leave in the cells is rolled back with whatever is not committed.
+    """
 
     sequence_id: int
     tokens: tuple[int, ...]
     start: int
     num_logits: int
+    num_padding: int = 0
 
 
 class Context(Protocol):
@@ -82,9 +87,11 @@ class Session:
             kept = self.context.truncate(self.sequence_id, length)
             del self.tokens[kept:]
 
-    def span(self, tokens: Sequence[int], num_logits: int) -> Span:
-        """The pass that would append `tokens`."""
-        return Span(self.sequence_id, tuple(tokens), len(self.tokens), num_logits)
+    def span(self, tokens: Sequence[int], num_logits: int, width: int = 0) -> Span:
+        """The pass that would append `tokens`, padded to `width`."""
+        num_padding = max(width - len(tokens), 0)
+        padded = (*tokens, *(tokens[-1],) * num_padding)
+        return Span(self.sequence_id, padded, len(self.tokens), num_logits, num_padding)
 
     def extend(self, span: Span) -> None:
         """Record that a pass over `span` succeeded."""

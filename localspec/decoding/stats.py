@@ -11,8 +11,11 @@ class Step:
 
     A round that only reads a piece of the prompt commits nothing. Times are seconds; `seconds` is the whole
     round, drafting and passes included.
+    width, length: tokens in the pass (padding included), and cells before it.
     """
 
+    width: int
+    length: int
     tokens: tuple[int, ...]
     num_prefilled: int
     num_drafted: int

@@ -5,7 +5,7 @@ Every rule leaves the output distributed exactly as the target alone would have 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,15 +25,24 @@ class Draft:
     """What a drafter proposes.
 
     tokens: K ids.
-    probs:  the K distributions they were drawn from, or None when they were not drawn (point masses).
+    probs:  the K distributions they were drawn from; None stands for a token that was not drawn (a point mass),
+            and in place of the tuple for K of them.
     """
 
     tokens: tuple[int, ...] = ()
-    probs: tuple[Distribution, ...] | None = None
+    probs: tuple[Distribution | None, ...] | None = None
 
     def distribution(self, index: int) -> Distribution:
         """The distribution the token at `index` was drawn from."""
-        return Distribution.point(self.tokens[index]) if self.probs is None else self.probs[index]
+        probs = self.probs[index] if self.probs is not None else None
+        return Distribution.point(self.tokens[index]) if probs is None else probs
+
+    def __add__(self, other: Draft) -> Draft:
+        """This draft continued by another."""
+        if not (self.tokens and other.tokens):
+            return self if self.tokens else other
+        probs = [*(self.probs or [None] * len(self.tokens)), *(other.probs or [None] * len(other.tokens))]
+        return Draft(self.tokens + other.tokens, tuple(probs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +82,18 @@ def rejection(target_probs: Sequence[Distribution], draft: Draft, uniforms: Unif
             return Verdict(index, recovered)
     bonus = target_probs[len(draft.tokens)].sample(uniforms.random())
     return Verdict(len(draft.tokens), bonus)
+
+
+def coupled(
+    target_probs: Sequence[Distribution], draft: Draft, pick: Callable[[Distribution, int], int]
+) -> Verdict:
+    """Drafter-invariant sampling (2408.07978): emit the target's own pick per row while the draft agrees with it.
+
+    pick: draws from row i with noise that depends on seed and position only; the draft was drawn with the same
+          noise, which is why it agrees often. What is emitted does not depend on the draft at all.
+    """
+    for index, token in enumerate(draft.tokens):
+        emitted = pick(target_probs[index], index)
+        if emitted != token:
+            return Verdict(index, emitted)
+    return Verdict(len(draft.tokens), pick(target_probs[len(draft.tokens)], len(draft.tokens)))

@@ -11,6 +11,7 @@ from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.hub.catalogue import ModelFile, Pair, pairs
 from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
 from localspec.hub.partial import Partial
+from localspec.hub.prepared import PreparedDrafts, Source
 from localspec.hub.progress import Reporter, readable
 
 FORMAT = 1
@@ -62,15 +63,16 @@ class Store:
         return [(pair, pair.bytes) for pair in pairs() if self._has(pair)]
 
     def remove(self, pair: Pair) -> int:
-        """Removes the pair's files and left-overs, not what another complete pair needs; returns bytes freed.
+        """Removes the pair's files, left-overs and prepared drafts, not what another complete pair needs.
 
-        Raises StoreError if a file is in use or being fetched.
+        Returns the bytes freed. Raises StoreError if a file is in use or being fetched.
         """
         shared = {
             file.sha256 for other, _ in self.installed() if other.name != pair.name for file in other.files
         }
         doomed = [file for file in pair.files if file.sha256 not in shared]
-        return sum(self._remove(file) for file in doomed)
+        prepared = PreparedDrafts(self.home)
+        return sum(self._remove(file) + prepared.remove(self._source(file)) for file in doomed)
 
     def partial(self, file: ModelFile) -> Partial:
         """What has been fetched of the file so far."""
@@ -141,6 +143,9 @@ class Store:
 
     def _final(self, file: ModelFile) -> Path:
         return self.home / "files" / file.sha256 / file.file
+
+    def _source(self, file: ModelFile) -> Source:
+        return Source(str(self._final(file)), file.bytes, f"sha256:{file.sha256}")
 
     def _remove(self, file: ModelFile) -> int:
         path, partial = self._final(file), self.partial(file)

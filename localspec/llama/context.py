@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,7 @@ class Context:
     """KV memory on a model. Close it before the model; `close` is idempotent.
 
     Everything that would abort the process inside llama.cpp is refused here first.
+    decode_seconds: time spent inside llama.cpp's passes so far.
     """
 
     def __init__(self, model: Model, options: ContextOptions, cancel: CancelFlag | None = None) -> None:
@@ -79,6 +81,7 @@ class Context:
         self.n_vocab = model.n_vocab
         self.threads = options.threads or backend.physical_cores()
         self.cancel = cancel or CancelFlag()
+        self.decode_seconds = 0.0
         self._lib = lib = backend.library()
         backend.forget_log()
         self._handle = lib.llama_init_from_model(model.handle, self._params())
@@ -129,7 +132,7 @@ class Context:
         """
         self._check_spans(spans)
         count = self._fill(spans)
-        code = self._lib.llama_decode(self._handle, self._batch)
+        code = self._timed_pass(wait=any(span.num_logits for span in spans))
         if code == 2 or (code != 0 and self.cancel.is_set):
             raise DecodeCancelled("The pass was cancelled.", code=code)
         if code == 1:
@@ -137,6 +140,15 @@ class Context:
         if code != 0:
             raise DecodeError(f"The model's forward pass failed with code {code}.", "Try again.", code=code)
         return self._rows(spans)
+
+    def _timed_pass(self, wait: bool) -> int:
+        """llama_decode's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
+        started = time.perf_counter()
+        code = int(self._lib.llama_decode(self._handle, self._batch))
+        if wait:
+            self._lib.llama_synchronize(self._handle)
+        self.decode_seconds += time.perf_counter() - started
+        return code
 
     def _check_spans(self, spans: Sequence[Span]) -> None:
         if not self._handle:
@@ -166,7 +178,8 @@ class Context:
             self._token[begin:end] = span.tokens
             self._pos[begin:end] = np.arange(span.start, span.start + end - begin)
             self._logits[begin:end] = 0
-            self._logits[end - span.num_logits : end] = 1
+            wanted = end - span.num_padding
+            self._logits[wanted - span.num_logits : wanted] = 1
             for index in range(begin, end):
                 self._batch.seq_id[index][0] = span.sequence_id
         self._batch.n_tokens = end
@@ -177,7 +190,8 @@ class Context:
         end = 0
         for span in spans:
             end += len(span.tokens)
-            rows.append([self._row(index) for index in range(end - span.num_logits, end)])
+            wanted = end - span.num_padding
+            rows.append([self._row(index) for index in range(wanted - span.num_logits, wanted)])
         return rows
 
     def _row(self, index: int) -> Logits:

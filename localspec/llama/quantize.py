@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from localspec.errors import InvalidRequest, ModelLoadError
 from localspec.llama import backend
+from localspec.llama.ggml_types import TENSOR_TYPES
+from localspec.llama.gguf_reader import read_header
 from localspec.llama.metadata import read_metadata
 from localspec.llama.model import encode_path
 
@@ -44,3 +49,19 @@ def requantize(source: Path, destination: Path, format_name: str, *, threads: in
         unfinished.replace(destination)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def elements_by_type(path: Path) -> Mapping[str, int]:
+    """How many weights the file holds in each number format, by ggml's names. Raises `ModelFileError`."""
+    read_metadata(path)
+    counts: Counter[str] = Counter()
+    for tensor in read_header(path, keep=frozenset()).tensors:
+        counts[tensor.type_name] += math.prod(tensor.shape)
+    return counts
+
+
+def bytes_in_format(num_elements: int, format_name: str) -> int:
+    """What that many weights take in the format."""
+    sizes = {name: (block, size) for name, block, size in TENSOR_TYPES.values()}
+    block, size = sizes[format_name.upper()]
+    return num_elements * size // block

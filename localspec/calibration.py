@@ -1,0 +1,97 @@
+"""Measured costs of an engine, kept on disk: measured once for a model, its settings and this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from localspec.decoding.calibrate import calibrate
+from localspec.decoding.costs import CostTable
+from localspec.engine import Engine
+from localspec.hub.store import default_home
+from localspec.llama.context import Context
+
+FORMAT = 1
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What passes of both models cost; `draft` is None without a draft model."""
+
+    target: CostTable
+    draft: CostTable | None
+
+
+def measured_costs(
+    engine: Engine, home: Path | None = None, *, redo: bool = False, notify: Notify = lambda sentence: None
+) -> Costs:
+    """Costs from disk, or measured now (seconds) and kept. `notify` is told when something is measured.
+
+    The sessions of the engine must not be in use; their cells are overwritten.
+    """
+    folder = (home or default_home()) / "calibration"
+    target = _costs_of(engine.target, engine, folder, True, redo, notify)
+    draft = _costs_of(engine.draft, engine, folder, False, redo, notify) if engine.draft else None
+    return Costs(target, draft)
+
+
+def _costs_of(
+    context: Context, engine: Engine, folder: Path, verifies: bool, redo: bool, notify: Notify
+) -> CostTable:
+    facts = _facts(context, engine, verifies)
+    name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+    path = folder / f"{name}.json"
+    known = None if redo else _read(path, facts)
+    if known is not None:
+        return known
+    notify(f"Measuring what a pass of {context.model.path.name} costs here, once (some seconds).")
+    measured = calibrate(context, verifies=verifies)
+    if measured.steady:
+        _write(path, {"format": FORMAT, "facts": facts, **measured.table.to_dict()})
+    else:
+        notify("The machine was busy, so this is not kept: it will be measured again at the next start.")
+    return measured.table
+
+
+def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object]:
+    """Everything that a cost depends on."""
+    stat = context.model.path.stat()
+    return {
+        "file": context.model.path.name,
+        "bytes": stat.st_size,
+        "format": context.model.metadata.file_type,
+        "verifies": verifies,
+        "threads": context.threads,
+        "gpu_layers": context.model.gpu_layers,
+        "repack": engine.options.repack,
+        "cache": [engine.options.cache_type_k, engine.options.cache_type_v],
+        "n_ctx": context.n_ctx,
+        "build": metadata.version("llama-cpp-python"),
+        "machine": [platform.node(), platform.machine(), platform.processor(), os.cpu_count()],
+    }
+
+
+def _read(path: Path, facts: dict[str, object]) -> CostTable | None:
+    """A cache: whatever is wrong with the file, it is measured again."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] == FORMAT and data["facts"] == facts:
+            return CostTable.from_dict(data)
+    return None
+
+
+def _write(path: Path, data: dict[str, object]) -> None:
+    """A read-only home is no reason to fail: the costs are then measured at every start."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        unfinished.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        unfinished.replace(path)

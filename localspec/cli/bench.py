@@ -1,0 +1,196 @@
+"""`localspec bench`: what drafting gains on this machine, by kind of text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localspec.cli import loading
+from localspec.cli.options import ModelOptions, model_options_with, offline_option, quiet_option, yes_option
+from localspec.cli.tables import show_table
+from localspec.cli.terminal import is_terminal, say
+
+if TYPE_CHECKING:
+    from localspec.llm import LLM
+    from localspec.measure.bench import Progress
+
+
+class DraftLengths(click.ParamType):  # type: ignore[type-arg]
+    """`auto`, or whole numbers with commas between them."""
+
+    name = "auto|N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is, checked."""
+        text = str(value).replace(" ", "").lower()
+        numbers = text.split(",")
+        if text != "auto" and not all(n.isascii() and n.isdigit() and 0 < int(n) < 1000 for n in numbers):
+            self.fail(f"{value!r} is not auto or whole numbers from 1 up, such as 1,3,5,8.", param, ctx)
+        return text
+
+    def get_metavar(self, *_args: object, **_kwargs: object) -> str:
+        """What the help page shows."""
+        return f"[{self.name}]"
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "draft_tokens": {
+        "type": DraftLengths(),
+        "help": "Fixed lengths to measure besides auto, such as 1,3,5,8.",
+    },
+    "max_tokens": {
+        "type": click.IntRange(min=2),
+        "default": 256,
+        "help": "Longest answer, in tokens.",
+    },
+    "temp": {"default": 0.0},
+}
+
+
+@click.command()
+@model_options_with(_OPTIONS)
+@click.option(
+    "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this kind of text (repeatable)."
+)
+@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each answer.")
+@click.option("--limit", type=click.IntRange(min=1), help="Prompts of a scenario.  [default: all]")
+@click.option(
+    "--prompts",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="JSONL file with prompts of your own, instead of the built-in ones.",
+)
+@quiet_option
+@yes_option
+@offline_option
+def bench(
+    options: ModelOptions,
+    scenarios: tuple[str, ...],
+    runs: int,
+    limit: int | None,
+    prompts: Path | None,
+    quiet: bool,
+    yes: bool,
+    offline: bool,
+) -> None:
+    """Measure PAIR: plain decoding against localspec, in turn, on prompts of several kinds.
+
+    Prints a table and the progress on standard error, and the result as one line of JSON on standard output.
+    Built-in scenarios: code, edit, technical, creative, math, summary, chat, rag. A line of a prompts file is
+    {"scenario", "user", "system"} or {"question_id", "category", "turns"}. Leave the machine alone meanwhile.
+    """
+    options.check()
+    lengths = _lengths(str(options.draft_tokens))
+    options = replace(options, draft_tokens="auto")
+    from localspec.measure.prompts import builtin_prompts, choose, read_prompts
+
+    chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
+    with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+        from localspec.measure.bench import Bench, BenchOptions
+        from localspec.measure.report import report
+
+        bench_options = BenchOptions(options.sampling(), runs, lengths)
+        with _progress(quiet) as progress:
+            measured = dict(Bench(llm, bench_options, progress=progress).run(chosen))
+        result = report(_title(options, llm), llm, measured)
+    if not quiet:
+        _show(result)
+    click.echo(json.dumps(result))
+
+
+def _title(options: ModelOptions, llm: LLM) -> str:
+    """The pair's name, or the names of the files."""
+    from localspec.hub.catalogue import DEFAULT_PAIR
+
+    name = options.pair_name()
+    if name is not None:
+        return name or DEFAULT_PAIR
+    contexts = (llm.engine.target, llm.engine.draft)
+    return " + ".join(context.model.path.name for context in contexts if context)
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    return () if text == "auto" else tuple(dict.fromkeys(int(number) for number in text.split(",")))
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Progress]:
+    """A callback that shows how far the bench is on standard error: a bar, or a line at every new label."""
+    if quiet:
+        yield lambda label, share: None
+    elif is_terminal(sys.stderr):
+        from rich import progress as rich
+        from rich.console import Console
+
+        columns = (
+            rich.TextColumn("{task.description}", markup=False),
+            rich.BarColumn(bar_width=30),
+            rich.TaskProgressColumn(),
+            rich.TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            task = bars.add_task("warm-up", total=1.0)
+            yield lambda label, share: bars.update(task, description=label, completed=share)
+    else:
+        yield _Lines()
+
+
+class _Lines:
+    """Progress as plain lines."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def __call__(self, label: str, share: float) -> None:
+        if label != self._shown:
+            self._shown = label
+            say(f"{share:4.0%} {label}")
+
+
+def _show(result: Mapping[str, Any]) -> None:
+    scenarios: Mapping[str, Mapping[str, Any]] = result["scenarios"]
+    rows = [
+        (
+            name,
+            f"{figures['plain_tps']:.1f}",
+            f"{figures['localspec_tps']:.1f}",
+            f"{figures['speedup']:.2f}x",
+            f"{figures['oracle_speedup']:.2f}x",
+            _rate(figures["acceptance_rate"]),
+            f"{figures['mean_acceptance_length']:.2f}",
+            f"{figures['ttft_ms']:.0f} ms",
+            " / ".join(f"{100 * share:.0f}" for share in figures["share"].values()),
+        )
+        for name, figures in scenarios.items()
+    ]
+    headings = ("", "plain", "localspec", "speedup", "oracle", "accepted", "length", "first token",
+                "target / draft / other %")  # fmt: skip
+    show_table(headings, rows, title=f"{result['pair']}, tokens/s", err=True)
+    say(f"speedup: mean {result['mean_speedup']:.2f}x, least {result['min_speedup']:.2f}x")
+    fixed = {name: figures["fixed"] for name, figures in scenarios.items() if "fixed" in figures}
+    if fixed:
+        _show_fixed(fixed)
+
+
+def _show_fixed(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
+    lengths = list(next(iter(scenarios.values())))
+    rows = [
+        (name, *(_fixed(by_length[length]) for length in lengths)) for name, by_length in scenarios.items()
+    ]
+    title = "Fixed draft lengths: speedup, accepted"
+    show_table(("", *(f"{length} drafted" for length in lengths)), rows, title=title, err=True)
+
+
+def _fixed(figures: Mapping[str, Any]) -> str:
+    return f"{figures['speedup']:.2f}x {_rate(figures['acceptance_rate'])}"
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.2f}"

@@ -1,0 +1,83 @@
+"""`localspec calibrate`: what a pass of each model costs on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli import loading
+from localspec.cli.options import (
+    ModelOptions,
+    json_option,
+    loading_options,
+    offline_option,
+    quiet_option,
+    yes_option,
+)
+from localspec.cli.tables import show_table
+from localspec.cli.terminal import say
+
+if TYPE_CHECKING:
+    from localspec.calibration import Costs
+    from localspec.decoding.costs import CostTable
+    from localspec.llm import LLM
+
+
+@click.command()
+@loading_options
+@click.option("--redo", is_flag=True, help="Measure again, also where the costs are known.")
+@json_option
+@quiet_option
+@yes_option
+@offline_option
+def calibrate(
+    options: ModelOptions, redo: bool, as_json: bool, quiet: bool, yes: bool, offline: bool
+) -> None:
+    """Show what passes of PAIR's models cost here, by the number of tokens in them.
+
+    They are measured at the first use of a pair on a machine (some seconds) and kept; --redo measures them again,
+    for instance because the machine was busy then.
+    """
+    options.check()
+    with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+        costs = costs_of(llm, redo=redo, quiet=quiet)
+        tables = {"target": (llm.engine.target, costs.target)}
+        if llm.engine.draft and costs.draft:
+            tables["draft"] = (llm.engine.draft, costs.draft)
+        if as_json:
+            described = {
+                role: {"file": str(context.model.path), **table.to_dict()}
+                for role, (context, table) in tables.items()
+            }
+            click.echo(json.dumps(described))
+        else:
+            for role, (context, table) in tables.items():
+                _show(f"{role}: {context.model.path.name}, {context.threads} threads", table)
+
+
+def costs_of(llm: LLM, *, redo: bool = False, quiet: bool = False) -> Costs:
+    """What passes cost here, measured if need be. Raises `InvalidRequest` for a model that cannot be drafted for."""
+    from localspec.calibration import measured_costs
+    from localspec.errors import InvalidRequest
+
+    reason = llm.engine.no_draft_reason
+    if reason and reason != "asked for":
+        raise InvalidRequest(
+            f"Nothing can be drafted for this model: {reason}.",
+            "It decodes token by token, whatever a pass costs.",
+        )
+    return measured_costs(llm.engine, redo=redo, notify=(lambda _sentence: None) if quiet else say)
+
+
+def _show(title: str, table: CostTable) -> None:
+    rows = [
+        (str(width), f"{1000 * seconds:.2f}", f"{seconds / table.seconds[1]:.2f}")
+        for width, seconds in table.seconds.items()
+    ]
+    show_table(("tokens in a pass", "ms", "of one token's"), rows, title=title)
+    per_token, per_row = 1e6 * table.slope, 1e6 * table.row_slope
+    click.echo(
+        f"Each 1000 tokens of context add {per_token:.2f} ms, and {per_row:.2f} ms for each further token.\n"
+    )

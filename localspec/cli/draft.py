@@ -1,0 +1,144 @@
+"""`localspec draft`: copies of drafts in the format that this machine computes fastest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.options import json_option, quiet_option
+from localspec.cli.terminal import say
+
+if TYPE_CHECKING:
+    from localspec.hub.prepared import PreparedDrafts, Record, Trial
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["show", "make", "rm"]), default="show")
+@click.argument("pair", required=False)
+@click.option("-md", "--draft", "file", metavar="FILE", help="A draft model, a GGUF file, instead of PAIR's.")
+@click.option("-t", "--threads", type=int, help="CPU threads that will draft.  [default: physical cores]")
+@json_option
+@quiet_option
+def draft(
+    action: str, pair: str | None, file: str | None, threads: int | None, as_json: bool, quiet: bool
+) -> None:
+    """Show, make or remove prepared drafts: copies of a draft model in a format that is faster here.
+
+    Loading a pair makes them by itself where a draft can pay. They change how fast tokens are drafted, never the
+    answer. `make` tries again, for PAIR (the default one if left out) or FILE; `show` lists all unless one is named.
+    """
+    if pair is not None and file is not None:
+        raise click.UsageError("PAIR and -md/--draft both name a draft: give one of them.")
+    if action == "make":
+        _make(_draft_of(pair, file), threads, as_json, quiet)
+    elif action == "rm":
+        if pair is None and file is None:
+            raise click.UsageError("rm needs a PAIR or -md/--draft FILE.")
+        _remove(pair, file, as_json)
+    else:
+        _show(None if pair is None and file is None else _path(pair, file), as_json)
+
+
+def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
+    from localspec.engine import EngineOptions
+    from localspec.preparation import try_draft
+
+    trial = try_draft(
+        path, EngineOptions(threads=threads), None, notify=(lambda _sentence: None) if quiet else say
+    )
+    if as_json:
+        click.echo(json.dumps({"draft": str(path), **_described(trial)}))
+    else:
+        click.echo(f"{path.name}: {_sentence(trial)}")
+
+
+def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
+    from localspec.hub.progress import readable
+    from localspec.preparation import forget
+
+    path = _path(pair, file)
+    freed = forget(path, None)
+    if as_json:
+        click.echo(json.dumps({"draft": str(path), "freed": freed}))
+    elif freed:
+        click.echo(f"Removed what was prepared from {path.name}, {readable(freed)} freed.")
+    else:
+        click.echo(f"Nothing prepared from {path.name} was here.")
+
+
+def _show(path: Path | None, as_json: bool) -> None:
+    from localspec.hub.prepared import PreparedDrafts
+    from localspec.hub.store import Store
+
+    drafts = PreparedDrafts(Store().home)
+    records = [record for record in drafts.records() if path is None or record.source.is_of(path)]
+    if as_json:
+        click.echo(json.dumps([_entry(record, drafts) for record in records]))
+        return
+    for record in records:
+        click.echo(record.source.file)
+        for trial in record.trials:
+            click.echo(f"  with -t {trial.facts.get('threads')}: {_sentence(trial)}")
+        for name in record.copies:
+            click.echo(f"  {drafts.path(record.source, name)}{_size(record, name)}")
+    if not records:
+        click.echo("No draft has been prepared." if path is None else f"{path.name} has not been prepared.")
+
+
+def _size(record: Record, name: str) -> str:
+    from localspec.hub.progress import readable
+
+    return f", {readable(record.copies[name])}"
+
+
+def _entry(record: Record, drafts: PreparedDrafts) -> dict[str, object]:
+    copies = [
+        {"format": name, "path": str(drafts.path(record.source, name)), "bytes": size}
+        for name, size in record.copies.items()
+    ]
+    trials = [{"facts": dict(trial.facts), **_described(trial)} for trial in record.trials]
+    return {"draft": record.source.file, "bytes": record.source.bytes, "copies": copies, "trials": trials}
+
+
+def _described(trial: Trial) -> dict[str, object]:
+    return {"chosen": trial.chosen, "seconds_per_token": dict(trial.seconds), "fault": trial.fault or None}
+
+
+def _sentence(trial: Trial) -> str:
+    """What was measured and chosen."""
+    if trial.fault:
+        return f"used as it is, no copy could be made: {trial.fault}"
+    doubt = "" if trial.settled else "; the machine was busy, the next load tries again"
+    times = ", ".join(f"{name} {1000 * value:.1f} ms" for name, value in trial.seconds.items())
+    return f"drafts with {trial.chosen} ({times} a token){doubt}"
+
+
+def _draft_of(pair: str | None, file: str | None) -> Path:
+    """The file, which must be here. Raises `NotDownloaded`."""
+    from localspec.hub.catalogue import DEFAULT_PAIR
+    from localspec.hub.catalogue import pair as find_pair
+    from localspec.hub.store import Store
+
+    if file is not None:
+        return Path(file)
+    chosen = find_pair(pair or DEFAULT_PAIR)
+    _, path = Store().pair_paths(chosen)
+    if path is None:
+        raise click.UsageError(f"{chosen.name} has no draft model: it drafts from repeated text.")
+    return path
+
+
+def _path(pair: str | None, file: str | None) -> Path:
+    """Where the draft lies, or lay."""
+    from localspec.hub.catalogue import pair as find_pair
+    from localspec.hub.store import Store
+
+    if file is not None:
+        return Path(file)
+    chosen = find_pair(pair or "")
+    if chosen.draft is None:
+        raise click.UsageError(f"{chosen.name} has no draft model: it drafts from repeated text.")
+    return Store().home / "files" / chosen.draft.sha256 / chosen.draft.file

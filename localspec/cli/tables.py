@@ -1,0 +1,31 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from localspec.cli.terminal import is_terminal
+
+WIDE = 120
+"""Columns where nobody's window limits them."""
+
+
+def show_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", err: bool = False
+) -> None:
+    """Print a table on standard output or, with `err`, on standard error; all columns but the first to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE)
+    for index, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    stream = sys.stderr if err else sys.stdout
+    width = None if is_terminal(stream) else WIDE
+    console = Console(file=stream, width=width, highlight=False)
+    console.print(*([Text(title)] if title else []), table, sep="\n")

@@ -1,0 +1,242 @@
+"""The controller that drafts only where measured time says it pays.
+
+With survival S_i, the chance that the first i drafted tokens all stand, drafting from i on to m gives
+sum(S_j, j = i+1..m) more tokens and costs the draft's passes plus T'(m+1) - T'(i+1) of the target's. It is worth it
+when the tokens exceed R times the seconds, R being the tokens per second reached now (at least plain decoding's).
+Whole stretches are judged, not single tokens: the cost curve has steps, and ten tokens at .8 survive with .11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+
+from localspec.decoding.acceptance import Average, Buckets
+from localspec.decoding.costs import CostTable
+from localspec.decoding.ledger import Ledger
+from localspec.decoding.plan import MODEL, NGRAM, PREDICTION
+from localspec.decoding.stats import Step
+
+FIRST_PROBE, LAST_PROBE = 16, 128
+"""Tokens after which a draft model that does not pay is tried again; doubled while it fails."""
+BEST_ACCEPTANCE = 0.95
+"""Acceptance that a draft model reaches on easy text: where even this does not pay, it is not tried."""
+
+
+def model_confidence() -> Buckets:
+    """By the draft's own largest probability."""
+    return Buckets((0.2, 0.4, 0.6, 0.8, 0.9, 0.97), (0.15, 0.3, 0.45, 0.62, 0.78, 0.9, 0.97))
+
+
+def match_length() -> Buckets:
+    """By how many tokens of the text agree with the place it is copied from."""
+    return Buckets((4, 5, 7, 10, 16, 24), (0.3, 0.42, 0.52, 0.66, 0.82, 0.92, 0.97))
+
+
+@dataclass
+class AdaptiveController:
+    """Per answer: what each drafter is worth, and a ledger. Across answers: only what passes cost.
+
+    target, draft: measured costs; draft is None without a draft model.
+    max_width:     widest pass it may plan.
+    """
+
+    target: CostTable
+    draft: CostTable | None = None
+    max_width: int = 32
+    ledger: Ledger = field(default_factory=Ledger)
+    predictors: dict[str, Buckets] = field(init=False)
+    average: Average = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.predictors = {MODEL: model_confidence(), NGRAM: match_length(), PREDICTION: match_length()}
+        self.average = Average(prior=0.88, weight=10.0)
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing learned from one text speaks about the next."""
+        for predictor in self.predictors.values():
+            predictor.reset()
+        self.average.reset()
+        self.ledger.reset(self._round_steps())
+        self._rate_tokens = self._rate_seconds = 0.0
+        self._since_model = 0
+        self._probe_after = FIRST_PROBE
+        self._plan: AdaptivePlan | None = None
+
+    def prefills_draft(self, num_prompt: int) -> bool:
+        """If the draft is likely to be used: it then reads the prompt while the user waits for the target anyway."""
+        return self.can_pay(0, acceptance=0.9)
+
+    def can_pay(self, length: int, acceptance: float = BEST_ACCEPTANCE) -> bool:
+        """Whether the draft model beats plain decoding at this acceptance: max over k of (k+1 tokens) / cost."""
+        if self.draft is None:
+            return False
+        tokens, survival = 1.0, 1.0
+        for k in range(1, self.max_width):
+            survival *= acceptance
+            tokens += survival
+            cost = k * self.draft.time(1, length) + self.target.padded_time(k + 1, self.max_width, length)
+            if tokens * self.target.time(1, length) > 1.03 * cost:
+                return True
+        return False
+
+    def _round_steps(self) -> float:
+        """Plain steps that the cheapest round of the draft model puts at risk that would pay at its best."""
+        plain = self.target.time(1)
+        if self.draft is None:
+            return 0.0
+        tokens, survival = 1.0, 1.0
+        for k in range(1, self.max_width):
+            survival *= BEST_ACCEPTANCE
+            tokens += survival
+            cost = k * self.draft.time(1) + self.target.padded_time(k + 1, self.max_width)
+            if tokens * plain > 1.1 * cost:
+                return 1.1 * cost / plain - 1
+        return 0.0
+
+    def plan(self, limit: int, length: int) -> AdaptivePlan:
+        """The next round."""
+        self._plan = AdaptivePlan(self, min(limit, self.max_width - 1), length)
+        return self._plan
+
+    def width(self, width: int, limit: int, length: int) -> int:
+        """Padded where a wider pass is cheaper. A pass of one token is what plain decoding does: left alone."""
+        return width if width == 1 else self.target.padded_width(width, min(limit, self.max_width), length)
+
+    def probe_due(self, length: int) -> bool:
+        """Whether a draft model that did not pay deserves another try."""
+        return self._since_model >= self._probe_after and self.can_pay(length)
+
+    def rate(self, length: int) -> float:
+        """Tokens per second now: at least what plain decoding gives."""
+        plain = 1 / self.target.time(1, length)
+        return max(plain, self._rate_tokens / self._rate_seconds) if self._rate_seconds else plain
+
+    def observe(self, step: Step) -> None:
+        """Learn costs, acceptance and the balance from one decode round."""
+        if step.num_prefilled or not step.tokens:
+            return
+        self.target.observe(step.width, step.length, step.target_seconds)
+        self.ledger.settle(step.seconds, len(step.tokens), self.target.time(1, step.length))
+        self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)
+        self._rate_seconds = 0.9 * self._rate_seconds + step.seconds
+        plan, self._plan = self._plan, None
+        if plan is None:
+            return
+        for index, (drafter, confidence) in enumerate(plan.taken[: step.num_accepted + 1]):
+            accepted = index < step.num_accepted
+            self.predictors[drafter].observe(confidence, accepted)
+            if drafter == MODEL:
+                self.average.observe(float(accepted))
+        self._count_model(step, plan)
+
+    def _count_model(self, step: Step, plan: AdaptivePlan) -> None:
+        if not plan.pass_seconds:
+            self._since_model += len(step.tokens)
+            return
+        if self.draft is not None and step.draft_seconds > 0:
+            self.draft.rescale(step.draft_seconds / plan.pass_seconds)
+        if plan.probing:
+            paid = len(step.tokens) * self.target.time(1, step.length) > step.seconds
+            self._probe_after = FIRST_PROBE if paid else min(2 * self._probe_after, LAST_PROBE)
+        self._since_model = 0
+
+
+@dataclass
+class AdaptivePlan:
+    """One round's decisions. `taken` are the drafter and confidence of each drafted token."""
+
+    controller: AdaptiveController
+    limit: int
+    length: int
+    taken: list[tuple[str, float]] = field(default_factory=list)
+    survival: float = 1.0
+    pass_seconds: float = 0.0
+    probing: bool = False
+
+    @property
+    def room(self) -> int:
+        """Tokens that still fit."""
+        return self.limit - len(self.taken)
+
+    def pays_for_pass(self, drafter: str, num_pending: int) -> bool:
+        """Judged with the average acceptance: the next token's confidence is known only after the pass."""
+        controller = self.controller
+        if controller.draft is None or self.room < 1:
+            return False
+        seconds = controller.draft.time(num_pending, self.length)
+        value = self._value(repeat(controller.average.value), self._model_time(), first=seconds)
+        if value <= 0 and not self.taken and not self.pass_seconds and controller.probe_due(self.length):
+            self.probing = True
+            value = self._value(repeat(BEST_ACCEPTANCE), self._model_time(), first=seconds)
+        if value <= 0:
+            return False
+        self.pass_seconds += seconds
+        return True
+
+    def take(self, drafter: str, confidence: float) -> bool:
+        """Judged with this token's confidence, and what may follow it."""
+        if self.room < 1:
+            return False
+        acceptance = self.controller.predictors[drafter].predict(confidence)
+        if drafter == MODEL:
+            ahead: Iterator[float] = chain([acceptance], repeat(self.controller.average.value))
+            value = self._value(ahead, self._model_time())
+        else:
+            predict = self.controller.predictors[drafter].predict
+            # While a copy goes on, the match it rests on grows.
+            value = self._value((predict(confidence + step) for step in range(self.room)), 0.0)
+            value -= 0.0 if self.taken else max(0.0, self._value_of_model())
+        if value <= 0:
+            if drafter == MODEL:
+                self.controller.average.observe(acceptance)
+            return False
+        self.taken.append((drafter, confidence))
+        self.survival *= acceptance
+        return True
+
+    def _value_of_model(self) -> float:
+        """What the draft model would bring instead, in tokens."""
+        if self.controller.draft is None:
+            return 0.0
+        time = self._model_time()
+        return self._value(repeat(self.controller.average.value), time, first=time)
+
+    def _model_time(self) -> float:
+        draft = self.controller.draft
+        return draft.time(1, self.length) if draft else 0.0
+
+    def _value(self, ahead: Iterator[float], pass_time: float, first: float = 0.0) -> float:
+        """The best over all stretches from here: expected tokens minus R times their seconds.
+
+        ahead: acceptance of the tokens to come; first: seconds before the first of them, pass_time: before each other.
+        """
+        controller, count = self.controller, len(self.taken)
+        rate = controller.rate(self.length)
+        plain = controller.target.time(1, self.length)
+        base = self._verify_time(count + 1)
+        # The worst case is that every drafted token is refused: one token for all that time.
+        stake = controller.ledger.stake(plain) + plain - self.pass_seconds
+        tokens, survival, seconds, best = 0.0, self.survival, first, float("-inf")
+        for width, acceptance in zip(range(count + 2, self.limit + 2), ahead, strict=False):
+            survival *= acceptance
+            tokens += survival
+            verify = self._verify_time(width)
+            if seconds + verify <= stake:
+                best = max(best, tokens - rate * (seconds + verify - base))
+            elif verify >= self._verify_time(self.limit + 1):
+                break
+            seconds += pass_time
+            if survival < 0.02:
+                break
+        return best
+
+    def _verify_time(self, width: int) -> float:
+        target = self.controller.target
+        return (
+            target.time(1, self.length)
+            if width == 1
+            else target.padded_time(width, self.limit + 1, self.length)
+        )

@@ -1,0 +1,111 @@
+"""Times a Context through its Protocol: what a pass costs here, by width and context length."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from localspec.decoding.costs import CostTable
+from localspec.decoding.session import Context, Span
+
+WIDTHS = (1, 2, 3, 4, 5, 8, 9, 16, 32)
+"""Around the steps of known kernels: groups of 4, 8 and 16 rows."""
+DRAFT_WIDTHS = (1, 2, 4, 8, 32)
+"""A draft's passes are one token wide, or catch up with what was committed."""
+SHORT, LONG = 32, 288
+"""Context lengths, in tokens, at which passes are timed."""
+LONG_WIDTHS = (1, 8)
+UNSTEADY = 1.3
+"""Passes whose median is this much above their least were disturbed: the machine is busy with something else."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured; steady says whether the machine had the time to itself."""
+
+    table: CostTable
+    steady: bool
+
+
+def calibrate(
+    context: Context,
+    *,
+    verifies: bool,
+    repeats: int = 3,
+    max_seconds: float = 8.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Calibration:
+    """Measure T(n, L): the least of `repeats` passes in turn, fewer once `max_seconds` are over.
+
+    verifies: whether every token of a pass wants its logits (a target's pass) or only the last (a draft's).
+    Overwrites sequence 0 of the context and leaves it empty.
+    """
+    bench = _Bench(context, verifies, clock, max_seconds)
+    limit = min(context.n_batch, context.n_outputs if verifies else context.n_batch, context.n_ctx // 2)
+    widths = [width for width in (WIDTHS if verifies else DRAFT_WIDTHS) if width <= limit]
+    near, far = min(SHORT, context.n_ctx // 4), min(LONG, context.n_ctx // 2)
+    bench.fill(near)
+    bench.time(1)  # the first pass of a graph is slower
+    seconds = bench.least(widths, repeats)
+    slope = row_slope = 0.0
+    if far > near and not bench.is_late:
+        bench.fill(far)
+        wide = [width for width in LONG_WIDTHS if width <= limit]
+        behind = bench.least(wide, repeats)
+        growth = {width: (behind[width] - seconds[width]) / (far - near) for width in wide}
+        slope = max(growth[1], 0.0)
+        if wide[-1] > 1:
+            row_slope = max((growth[wide[-1]] - slope) / (wide[-1] - 1), 0.0)
+    context.truncate(0, 0)
+    return Calibration(CostTable(seconds, slope, row_slope), bench.spread < UNSTEADY)
+
+
+class _Bench:
+    """Passes at the end of a filled sequence, undone after each."""
+
+    def __init__(
+        self, context: Context, verifies: bool, clock: Callable[[], float], max_seconds: float
+    ) -> None:
+        self._context, self._verifies, self._clock = context, verifies, clock
+        self._deadline = clock() + max_seconds
+        self._length = 0
+        self.spread = 1.0
+        context.truncate(0, 0)
+
+    def fill(self, length: int) -> None:
+        """Put arbitrary tokens into the cells up to `length`."""
+        while self._length < length:
+            size = min(length - self._length, self._context.n_batch)
+            self._context.decode([Span(0, self._tokens(size), self._length, 0)])
+            self._length += size
+
+    def least(self, widths: Sequence[int], repeats: int) -> dict[int, float]:
+        """Least seconds by width; the widths take turns, so that a busy moment spoils one sample of each at most."""
+        samples: dict[int, list[float]] = {width: [] for width in widths}
+        for turn in range(repeats):
+            for width in widths:
+                samples[width].append(self.time(width))
+            if turn and self.is_late:
+                break
+        spreads = [statistics.median(values) / min(values) for values in samples.values()]
+        self.spread = max(self.spread, statistics.median(spreads))
+        return {width: min(values) for width, values in samples.items()}
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for measuring is over."""
+        return self._clock() > self._deadline
+
+    def time(self, width: int) -> float:
+        """Seconds of one pass."""
+        rows = width if self._verifies else 1
+        started = self._clock()
+        self._context.decode([Span(0, self._tokens(width), self._length, rows)])
+        seconds = self._clock() - started
+        self._context.truncate(0, self._length)
+        return seconds
+
+    def _tokens(self, count: int) -> tuple[int, ...]:
+        return tuple((7 + 31 * index) % self._context.n_vocab for index in range(count))

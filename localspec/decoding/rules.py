@@ -1,0 +1,107 @@
+"""Where an answer's randomness comes from: how drafted tokens are drawn, and which accept rule judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.decoding.distribution import Distribution
+from localspec.decoding.verify import Draft, Verdict, coupled, rejection
+
+
+class Round(Protocol):
+    """The randomness of one round."""
+
+    def draw(self, probs: Distribution, position: int) -> int:
+        """A drafted token for this position of the sequence."""
+
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        """Which drafted tokens stand, and what follows them."""
+
+
+class Rule(Protocol):
+    """An accept rule with an answer's seed."""
+
+    def round(self, position: int) -> Round:
+        """The round whose first token takes `position` of the sequence."""
+
+
+@dataclass(frozen=True)
+class RejectionRule:
+    """Rejection sampling. A seed repeats a text with the same draft and the same draft lengths."""
+
+    seed: int
+
+    def round(self, position: int) -> Round:
+        """Keyed by position instead of drawn from one stream: tokens that are cut away or rejected do not shift
+        what comes later, and no number is ever used in two rounds."""
+        key = np.array([self.seed, position], dtype=np.uint64)
+        return _RejectionRound(np.random.Generator(np.random.Philox(key=key)))
+
+
+@dataclass(frozen=True)
+class _RejectionRound:
+    uniforms: np.random.Generator
+
+    def draw(self, probs: Distribution, position: int) -> int:
+        return probs.sample(self.uniforms.random())
+
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        return rejection(target_probs, draft, self.uniforms)
+
+
+@dataclass(frozen=True)
+class CoupledRule:
+    """Coupled sampling: every token is a function of seed, prefix and target, whatever was drafted."""
+
+    seed: int
+
+    def round(self, position: int) -> Round:
+        """The noise is keyed by each token's own position, so rounds leave no trace."""
+        return _CoupledRound(self.seed, position)
+
+
+@dataclass(frozen=True)
+class _CoupledRound:
+    seed: int
+    position: int
+
+    def draw(self, probs: Distribution, position: int) -> int:
+        return perturbed(probs, self.seed, position)
+
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        return coupled(
+            target_probs, draft, lambda probs, index: perturbed(probs, self.seed, self.position + index)
+        )
+
+
+def perturbed(probs: Distribution, seed: int, position: int) -> int:
+    """argmax(log p + G), G Gumbel noise of (seed, position, token): an exact draw from p.
+
+    Two distributions that share seed and position draw the same token where they agree (Daliri et al., 2408.07978).
+    """
+    if len(probs.tokens) == 1:
+        return int(probs.tokens[0])
+    with np.errstate(divide="ignore"):
+        scores = np.log(probs.probs) + gumbel(seed, position, probs.tokens)
+    return int(probs.tokens[int(np.argmax(scores))])
+
+
+def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Noise -log(-log U) for each token, shape (m,), from a hash of (seed, position, token): 53 bits of U."""
+    key = _mix(_mix(np.array([seed], dtype=np.uint64)) ^ np.uint64(position))
+    bits = _mix(_mix(tokens.astype(np.uint64) ^ key) + key)
+    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return -np.log(-np.log(uniform))
+
+
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of SplitMix64: every input bit reaches every output bit."""
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

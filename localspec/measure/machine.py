@@ -1,0 +1,46 @@
+"""Facts about the machine and the software, without which a speed says nothing."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from localspec import __version__
+from localspec.llama.backend import physical_cores, supports_gpu
+from localspec.llm import LLM
+
+
+def machine(llm: LLM) -> dict[str, Any]:
+    """System, processor, cores, memory, and how the target runs on them."""
+    target = llm.engine.target
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": physical_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpu": supports_gpu(),
+        "threads": target.threads,
+        "gpu_layers": target.model.gpu_layers,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of localspec and of what its speed depends on."""
+    packages = ("llama-cpp-python", "numpy")
+    return {
+        "localspec": __version__,
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in packages},
+    }
+
+
+def _processor() -> str:
+    """The model's name, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,37 @@
+"""The curves of an estimate as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import InvalidRequest, MissingPackage
+
+
+def plot_curves(result: Mapping[str, Any], path: Path) -> None:
+    """Draw speedup by draft length, a line for each acceptance, into `path` (PNG, SVG or PDF by its ending).
+
+    Raises `MissingPackage` without matplotlib, `InvalidRequest` when the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackage(
+            "matplotlib is not installed.", "Install it: pip install matplotlib.", package="matplotlib"
+        ) from error
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="drafted tokens a round", ylabel="speedup over plain decoding")
+    for entry in result["estimates"]:
+        lengths = [point["draft_tokens"] for point in entry["curve"]]
+        speedups = [point["speedup"] for point in entry["curve"]]
+        axes.plot(lengths, speedups, marker=".", label=f"acceptance {entry['acceptance']:g}")
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set_title(f"draft pass / target pass = {result['cost_ratio']:g}")
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"The plot cannot be written to {path}: {error}.", "Give another file, such as speedup.png."
+        ) from error

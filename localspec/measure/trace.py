@@ -1,0 +1,99 @@
+"""Trace: which drafted tokens would stand at every position of an answer, whoever drafts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+from localspec.decoding.distribution import Distribution
+from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.plan import FixedPlan
+from localspec.decoding.rules import RejectionRule
+from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.decoding.session import Session
+from localspec.engine import Engine
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One answer of N tokens behind a prompt of `num_prompt`.
+
+    model:  N flags; whether the draft model, having read the true text so far, drafts a token that stands.
+    copied: N counts; how many tokens copied by the n-gram drafter stand from this position on.
+    """
+
+    num_prompt: int
+    model: tuple[bool, ...]
+    copied: tuple[int, ...]
+
+
+def record(engine: Engine, params: SamplingParams, prompt: Sequence[int], answer: Sequence[int]) -> Trace:
+    """Let both drafters propose at every position of `answer`, a text that the target gave for `params`.
+
+    A token that stands leaves the draft where the true text would have left it, so one pass of the draft for each
+    position tells every run of accepted tokens. Overwrites the cells of both models: `engine.forget` first.
+    """
+    sequence = [*prompt, *answer]
+    start, count = len(prompt), len(answer)
+    if engine.no_draft_reason or not answer:
+        return Trace(start, (False,) * count, (0,) * count)
+    return Trace(
+        start,
+        _standing(engine, params, sequence, start) if engine.draft else (False,) * count,
+        copied_runs(sequence, start, engine.target.n_outputs - 1),
+    )
+
+
+def copied_runs(sequence: Sequence[int], start: int, limit: int) -> tuple[int, ...]:
+    """From every position on, how many tokens of the n-gram drafter's proposal (at most `limit`) are the text."""
+    drafter = NgramDrafter()
+    drafter.begin(sequence[:start])
+    unused = RejectionRule(0).round(0)
+    runs = []
+    for position in range(start, len(sequence)):
+        draft = drafter.propose(sequence[:position], FixedPlan(limit), SamplingParams(), unused)
+        truth = sequence[position : position + len(draft.tokens)]
+        # Behind the text's end nothing is known.
+        matches = [left == right for left, right in zip(draft.tokens, truth, strict=False)]
+        runs.append(matches.index(False) if False in matches else len(matches))
+    return tuple(runs)
+
+
+def _standing(engine: Engine, params: SamplingParams, sequence: list[int], start: int) -> tuple[bool, ...]:
+    """Drawn from what the rejection rule does: of the tokens that equal x, a share min(1, q(x) / p(x)) was accepted."""
+    assert engine.draft is not None
+    truth: Iterator[float] = repeat(1.0)
+    if not params.greedy:
+        truth = chances(Session(engine.target), params, sequence, start)
+    drafted = chances(Session(engine.draft), params, sequence, start, engine.target.n_vocab)
+    uniforms = np.random.default_rng(0).random(len(sequence) - start)
+    flags = [bool(u * p < q) for u, p, q in zip(uniforms, truth, drafted, strict=False)]
+    return tuple(flags + [False] * (len(sequence) - start - len(flags)))
+
+
+def chances(
+    session: Session, params: SamplingParams, sequence: list[int], start: int, vocab_size: int | None = None
+) -> Iterator[float]:
+    """The probability that the model gives each token from `start` on; ends early where its context does.
+
+    vocab_size: ids beyond it are cut off first, as a draft's are.
+    """
+    context = session.context
+    session.align(sequence)
+    end = min(len(sequence), context.n_ctx + 1)
+    unreadable = (i for i, token in enumerate(sequence[: end - 1]) if token >= context.n_vocab)
+    end = min(end, next(unreadable, end) + 1)
+    if start >= end:
+        return
+    if start > 1:
+        session.forward(sequence[: start - 1], num_logits=0)
+    for position in range(start, end, context.n_outputs):
+        tokens = sequence[position - 1 : min(position + context.n_outputs, end) - 1]
+        for offset, row in enumerate(session.forward(tokens, num_logits=len(tokens))):
+            index = position + offset
+            history = sequence[:index] if params.penalised else []
+            probs: Distribution = distribution(row[:vocab_size], params, history)
+            yield float(probs.prob(sequence[index]))

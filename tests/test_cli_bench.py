@@ -1,0 +1,263 @@
+"""`localspec bench`, `estimate` and `calibrate` on models of a few kilobytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from localspec import calibration
+from localspec.calibration import Costs
+from localspec.cli import main
+from localspec.cli.bench import _progress
+from localspec.cli.options import ModelOptions, loading_options, model_options
+from localspec.decoding.calibrate import Calibration
+from localspec.decoding.costs import CostTable
+from localspec.llama.context import Context
+
+from .tinygguf import write_llama, write_mamba
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options that name a tiny pair."""
+    folder = tmp_path_factory.mktemp("tiny")
+    target = write_llama(folder / "target.gguf", seed=1, n_ctx_train=2048)
+    draft = write_llama(folder / "draft.gguf", seed=1, noise=0.05, n_ctx_train=2048)
+    return ["-m", str(target), "-md", str(draft), "-t", "1", "-c", "1024"]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    lines = [
+        {"scenario": "code", "user": "a b c a b c"},
+        {"scenario": "code", "user": "the other"},
+        {"question_id": 1, "category": "writing", "turns": ["one", "two"]},
+    ]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return file
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+# bench
+
+
+def test_the_last_line_of_standard_output_is_the_result(models: list[str], prompts: Path) -> None:
+    done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "2", "--draft-tokens", "1,3")
+    assert done.exit_code == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert result["pair"] == "target.gguf + draft.gguf"
+    assert list(result["scenarios"]) == ["code", "writing"]
+    assert list(result["scenarios"]["code"]["fixed"]) == ["1", "3"]
+    assert [run["tokens"] for run in result["scenarios"]["code"]["runs"]] == [14, 14]
+    for shown in ("target.gguf + draft.gguf, tokens/s", "writing: run 2 of 2", "1 drafted", "speedup: mean"):
+        assert shown in done.stderr
+
+
+def test_quiet_prints_the_result_alone(models: list[str]) -> None:
+    done = run("bench", *models, "-q", "-n", "4", "--runs", "1", "--scenario", "math", "--limit", "1")
+    assert done.exit_code == 0, done.stderr
+    assert not any(word in done.stderr for word in ("tokens/s", "run 1 of 1", "speedup", "drafting"))
+    result = json.loads(done.stdout)
+    assert list(result["scenarios"]) == ["math"]
+    assert "fixed" not in result["scenarios"]["math"]
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    with _progress(quiet=False) as progress:
+        progress("code: run 1 of 2", 0.5)
+    assert "code: run 1 of 2" in terminal.getvalue()
+    assert "50%" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--draft-tokens", "1,x"], 2, "'1,x' is not auto or whole numbers"),
+        (["--draft-tokens", "0"], 2, "'0' is not auto or whole numbers"),
+        (["-n", "1"], 2, "-n"),
+        (["--runs", "0"], 2, "--runs"),
+        (["--scenario", "poetry"], 1, "There is no scenario 'poetry'.\nThere are code, edit, technical"),
+        (["--temp", "-1"], 1, "temperature is -1.0"),
+        (["--prompts", "no-such-file.jsonl"], 1, "no-such-file.jsonl cannot be read"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_loaded(
+    arguments: list[str], code: int, complaint: str
+) -> None:
+    done = run("bench", "no-such-pair", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert complaint in done.stderr
+
+
+def test_a_fault_in_the_prompts_file_names_line_and_field(prompts: Path) -> None:
+    prompts.write_text(prompts.read_text() + '\n{"scenario": "code"}')
+    done = run("bench", "--prompts", prompts)
+    assert done.exit_code == 1
+    assert f"error: Line 4 of {prompts}: the field 'user' is missing." in done.stderr
+
+
+def test_the_help_shows_the_benchs_own_defaults() -> None:
+    text = " ".join(run("bench", "--help").stdout.split())
+    assert "Longest answer, in tokens. [default: 256" in text
+    assert "most likely token. [default: 0.0]" in text
+    assert "--draft-tokens [auto|N,N,...]" in text
+
+
+# estimate
+
+
+def estimated(*arguments: str | Path) -> dict[str, Any]:
+    done = run("estimate", "--json", *arguments)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_an_estimate_from_numbers() -> None:
+    arguments = ("--acceptance", "0.8", "--cost-ratio", "0.3", "--verify-cost", "1.6@4,3.0@8")
+    result = estimated(*arguments, "--draft-tokens", "3")
+    (entry,) = result["estimates"]
+    assert (entry["best_draft_tokens"], result["draft_tokens"]) == (2, 3)
+    assert entry["speedup_at_draft_tokens"] == pytest.approx(2.952 / 2.5, abs=1e-3)
+    shown = run("estimate", *arguments, "--draft-tokens", "3").stdout
+    assert "Acceptance 0.8: draft 2: 1.22x; with 3: 1.18x, which pays above" in shown
+    assert "Drafting pays above an acceptance of 0.50." in shown
+
+
+def test_an_estimate_without_an_acceptance_looks_at_several() -> None:
+    result = estimated("--cost-ratio", "0.9")
+    assert [entry["acceptance"] for entry in result["estimates"]] == [0.5, 0.6, 0.7, 0.8, 0.9]
+    shown = run("estimate", "--cost-ratio", "0.95", "--acceptance", "0.5").stdout
+    assert "Acceptance 0.5: do not draft" in shown
+    assert "acceptance of 1 (never)" in run("estimate", "--cost-ratio", "2").stdout
+
+
+def test_a_long_draft_lengthens_the_curve() -> None:
+    (entry,) = estimated("--cost-ratio", "0.1", "--acceptance", "0.9", "--draft-tokens", "20")["estimates"]
+    assert entry["curve"][-1]["draft_tokens"] == 20
+
+
+def test_an_estimate_from_a_pair_uses_its_measured_costs(
+    models: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Costs(CostTable({1: 0.02, 4: 0.03}), CostTable({1: 0.005}))
+    monkeypatch.setattr(calibration, "measured_costs", lambda *_engine, **_options: known)
+    result = estimated(*models, "-q")
+    assert result["cost_ratio"] == 0.25
+    assert result["verify_cost"] == {"1": 1.0, "4": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--cost-ratio", "0.3", "--acceptance", "1.2"], 1, "The acceptance is 1.2."),
+        (["--cost-ratio", "-1"], 1, "The cost ratio is -1.0."),
+        (["--cost-ratio", "0.3", "--verify-cost", "1.6@4,3"], 2, "'3' is not COST@WIDTH"),
+        (["--cost-ratio", "0.3", "--verify-cost", "0@4"], 1, "The verify cost is 0.0@4."),
+        (["--cost-ratio", "0.3", "smollm2-135m"], 2, "exclude each other"),
+        (["--verify-cost", "1.6@4"], 2, "--verify-cost goes with --cost-ratio"),
+        (["--cost-ratio", "0.3", "--draft-tokens", "0"], 2, "--draft-tokens"),
+    ],
+)
+def test_a_bad_estimate_is_refused(arguments: list[str], code: int, complaint: str) -> None:
+    done = run("estimate", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert complaint in done.stderr
+
+
+def test_a_plot_is_a_picture(tmp_path: Path) -> None:
+    arguments = ["estimate", "--cost-ratio", "0.3", "--plot", str(tmp_path / "speedup.png"), "--json"]
+    done = subprocess.run(  # in a process of its own: what matplotlib warns about is not ours
+        [sys.executable, "-m", "localspec", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "speedup.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(done.stdout)["cost_ratio"] == 0.3
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = run("estimate", "--cost-ratio", "0.3", "--plot", tmp_path / "speedup.png")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "error: matplotlib is not installed.\nInstall it: pip install matplotlib.\n"
+
+
+# calibrate
+
+
+def test_calibrate_shows_both_models_and_measures_once(
+    models: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[str] = []
+
+    def calibrate(context: Context, *, verifies: bool) -> Calibration:
+        measured.append(context.model.path.name)
+        step = 0.01 * len(measured)
+        return Calibration(CostTable({1: step, 4: 1.5 * step}, slope=1e-6), steady=True)
+
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
+    monkeypatch.setattr(calibration, "default_home", lambda: tmp_path)
+    first = run("calibrate", *models, "--json")
+    assert first.exit_code == 0, first.stderr
+    costs = json.loads(first.stdout)
+    assert measured == ["target.gguf", "draft.gguf"]
+    assert [Path(costs[role]["file"]).name for role in ("target", "draft")] == measured
+    assert [costs[role]["seconds"]["1"] for role in ("target", "draft")] == [0.01, 0.02]
+    shown = run("calibrate", *models).stdout
+    assert "target: target.gguf, 1 threads" in shown
+    assert ["4", "15.00", "1.50"] in [line.split() for line in shown.splitlines()]
+    assert "Each 1000 tokens of context add 1.00 ms" in shown
+    assert len(measured) == 2
+    again = run("calibrate", *models, "--json", "--redo")
+    assert measured[2:] == measured[:2]
+    assert "Measuring what a pass of target.gguf costs" in again.stderr
+    assert json.loads(again.stdout)["target"]["seconds"]["1"] == 0.03
+
+
+def test_a_model_that_cannot_be_drafted_for_is_not_calibrated(tmp_path: Path) -> None:
+    done = run("calibrate", "-m", write_mamba(tmp_path / "mamba.gguf"), "-t", "1", "-q")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "error: Nothing can be drafted for this model: the target is a recurrent model" in done.stderr
+
+
+# The shared options
+
+
+def test_commands_that_only_load_keep_the_defaults_of_the_rest() -> None:
+    import click
+
+    seen: list[ModelOptions] = []
+    full = click.command()(model_options(lambda options: seen.append(options)))
+    loads = click.command()(loading_options(lambda options: seen.append(options)))
+    arguments = ["pair", "-c", "512", "--no-mmap"]
+    for command in (full, loads):
+        assert CliRunner().invoke(command, arguments).exit_code == 0
+    assert seen[0] == seen[1]
+    names = [{option.name for option in command.params} for command in (full, loads)]
+    assert names[0] - names[1] >= {"temp", "seed", "max_tokens", "draft_tokens", "stop"}
+    assert {"pair", "target", "draft", "ctx_size", "threads"} <= names[1] <= names[0]
