@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -82,7 +83,9 @@ class Engine:
         self.cancel = CancelFlag()
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
-            self._loaded = loaded.pop_all()
+            # Frees an engine that is dropped without `close`; at exit its owner decides.
+            self._free = weakref.finalize(self, loaded.pop_all().close)
+            self._free.atexit = False
         self._model_drafter = (
             ModelDrafter(Session(self.draft), self.target.n_vocab, self.target.model.eog_tokens)
             if self.draft
@@ -163,7 +166,7 @@ class Engine:
 
     def close(self) -> None:
         """Free contexts, then models. Idempotent."""
-        self._loaded.close()
+        self._free()
 
 
 def _describe(context: Context, options: EngineOptions) -> dict[str, object]:

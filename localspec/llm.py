@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,9 +16,10 @@ from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
 from localspec.decoding.sampling import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.engine import Engine, StrPath, engine_options
-from localspec.errors import DecodeCancelled, EngineBusy, EngineClosed
+from localspec.errors import DecodeCancelled, EngineClosed
 from localspec.hub.catalogue import DEFAULT_PAIR, pair
 from localspec.hub.store import Store
+from localspec.llama.backend import close_at_exit
 from localspec.preparation import improved_engine, load_engine
 from localspec.request import (
     Chunk,
@@ -33,6 +32,10 @@ from localspec.request import (
 )
 from localspec.text.answer import AnswerText
 from localspec.text.prompt import render_prompt, text_prompt
+from localspec.turns import AnswerStream, Ticket, Turns
+
+EXIT_SECONDS = 5.0
+"""How long the end of the interpreter waits for a running answer to stop."""
 
 
 def _ignore(sentence: str) -> None:
@@ -42,7 +45,7 @@ def _ignore(sentence: str) -> None:
 class LLM:
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
-    One answer runs at a time: a second thread waits for the first. `cancel` works from any thread.
+    One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
     """
 
     def __init__(self, engine: Engine, draft_tokens: int | str = "auto") -> None:
@@ -52,8 +55,8 @@ class LLM:
         self._home: Path | None = None
         self._asked_draft: StrPath | None = None
         self._adaptive: AdaptiveController | None = None
-        self._turn = threading.Lock()
-        self._owner: int | None = None
+        self._turns = Turns(engine.cancel)
+        close_at_exit(self)
 
     @classmethod
     def from_pair(
@@ -141,14 +144,15 @@ class LLM:
         draft_tokens: int | str | None = None,
         prediction: str = "",
         **overrides: Any,
-    ) -> Iterator[Chunk]:
+    ) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
         prediction: a text that the answer is expected to resemble, such as the file to be edited: a draft source.
         overrides: fields of `SamplingParams`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
-        ids = render_prompt(self.engine.target.model, self.engine.template, messages)
-        return self._start(ids, params, draft_tokens, prediction, overrides)
+        with self._turns.using():
+            ids = render_prompt(self.engine.target.model, self.engine.template, messages)
+            return self._start(ids, params, draft_tokens, prediction, overrides)
 
     def stream(
         self,
@@ -158,10 +162,11 @@ class LLM:
         draft_tokens: int | str | None = None,
         prediction: str = "",
         **overrides: Any,
-    ) -> Iterator[Chunk]:
+    ) -> AnswerStream:
         """Continue a raw prompt, text or token ids; arguments as for `chat`."""
-        ids = text_prompt(self.engine.target.model, prompt) if isinstance(prompt, str) else list(prompt)
-        return self._start(ids, params, draft_tokens, prediction, overrides)
+        with self._turns.using():
+            ids = text_prompt(self.engine.target.model, prompt) if isinstance(prompt, str) else list(prompt)
+            return self._start(ids, params, draft_tokens, prediction, overrides)
 
     def generate(self, prompt: str | Sequence[int] | Messages, **arguments: Any) -> Completion:
         """The whole answer to a text, token ids or a conversation; arguments as for `stream` and `chat`."""
@@ -174,26 +179,28 @@ class LLM:
         return completion
 
     def cancel(self) -> None:
-        """Stop the running answer, from any thread; it ends with finish reason `cancelled`."""
-        if self._engine is not None and self._turn.locked():
-            self._engine.cancel.set()
+        """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`."""
+        self._turns.cancel()
 
     def forget(self) -> None:
         """Forget the tokens of earlier answers: the next one starts cold, as a measurement must."""
-        with self._my_turn():
+        with self._turns.turn(self._turns.ticket()):
             self.engine.forget()
 
     def close(self) -> None:
-        """Stop what runs and free everything. Idempotent."""
-        self.cancel()
-        if self._owner == threading.get_ident():
-            raise EngineBusy(
-                "An answer is still being read in this thread.", "Read it to its end or close it first."
-            )
-        with self._turn:
-            engine, self._engine = self._engine, None
-            if engine is not None:
-                engine.close()
+        """Stop what runs, from any thread, and free everything. Idempotent."""
+        self._turns.close()
+        self._free()
+
+    def close_at_exit(self) -> None:
+        """Like `close`, but what does not stop in time is left to the end of the process."""
+        if self._turns.close(timeout=EXIT_SECONDS):
+            self._free()
+
+    def _free(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -210,7 +217,7 @@ class LLM:
         draft_tokens: int | str | None,
         prediction: str,
         overrides: dict[str, Any],
-    ) -> Iterator[Chunk]:
+    ) -> AnswerStream:
         """Check everything now, so that a bad request fails at the call and not at the first chunk."""
         context = self.engine.target
         predicted = context.model.tokenize(prediction, parse_special=False) if prediction else []
@@ -220,15 +227,16 @@ class LLM:
             draft_tokens=self._draft_tokens if draft_tokens is None else check_draft_tokens(draft_tokens),
             prediction=tuple(predicted),
         )
-        return self._answer(request)
+        ticket = self._turns.ticket()
+        return AnswerStream(self._turns, ticket, self._answer(request, ticket))
 
-    def _answer(self, request: Request) -> Iterator[Chunk]:
-        with self._my_turn():
+    def _answer(self, request: Request, ticket: Ticket) -> Iterator[Chunk]:
+        with self._turns.turn(ticket):
             model, params = self.engine.target.model, request.params
             answer = AnswerText(model.piece, model.eog_tokens, params.stop)
             generation = self._generation(request, answer)
             stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
-            for _ in self._rounds(generation, stats):
+            for _ in self._rounds(generation, stats, ticket):
                 yield Chunk(answer.take(), answer.take_ids())
             rest = answer.finish()
             completion = Completion(
@@ -273,35 +281,21 @@ class LLM:
             better = improved_engine(engine, self._asked_draft, costs, self._home, notify)
             if better is not engine:
                 self._engine = better
+                self._turns = Turns(better.cancel)
                 return self._calibrate(notify)
         self._adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
         return self._adaptive
 
-    def _rounds(self, generation: Generation, stats: Stats) -> Iterator[None]:
+    def _rounds(self, generation: Generation, stats: Stats, ticket: Ticket) -> Iterator[None]:
         """Once for every round that committed something, until the end or a cancel."""
+        steps = run(generation)
         try:
-            for step in run(generation):
+            while not ticket.cancelled and (step := next(steps, None)) is not None:
                 stats.add(step)
                 if step.tokens:
                     yield
-                if self.engine.cancel.is_set:
-                    return
         except DecodeCancelled:
             return
-
-    @contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        if self._owner == threading.get_ident():
-            raise EngineBusy(
-                "Another answer is still being read in this thread.", "Read it to its end or close it."
-            )
-        with self._turn:
-            self._owner = threading.get_ident()
-            self.engine.cancel.clear()
-            try:
-                yield
-            finally:
-                self._owner = None
 
     def _describe_drafting(self, draft_tokens: int | str, stats: Stats | None = None) -> str:
         reason = self.engine.no_draft_reason

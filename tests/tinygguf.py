@@ -68,6 +68,7 @@ def write_llama(
     n_ctx_train: int = 512,
     add_bos: bool = False,
     ends: bool = False,
+    pre: str = "gpt-2",
     extra: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
 ) -> Path:
@@ -78,7 +79,7 @@ def write_llama(
     key-values, which replace the usual ones. leave_out: tensors not written.
     """
     vocab = byte_vocab(n_vocab, changed=changed_tokens)
-    vocab.add_bos = add_bos
+    vocab.add_bos, vocab.pre = add_bos, pre
     values = _attention_values("llama", n_layer, n_ctx_train) | dict(extra or {})
     weights = _Weights(seed, noise, noise_seed)
     tensors = _attention_tensors(weights, n_vocab, n_layer)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -18,14 +20,14 @@ TESTED = ("0.3.36", "0.3.37")
 """Tested range of llama-cpp-python: from the first, below the second."""
 
 log = logging.getLogger("localspec.llama")
-_recent: deque[str] = deque(maxlen=50)
+_recent: deque[tuple[int, str]] = deque(maxlen=50)
 _start = threading.Lock()
 
 
 class Closable(Protocol):
     """What must be freed before the interpreter is gone."""
 
-    def close(self) -> None: ...
+    def close_at_exit(self) -> None: ...
 
 
 _alive: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -106,25 +108,35 @@ def set_fields(params: Any, **values: object) -> Any:
 
 
 _keep: list[Any] = []  # C holds these callbacks for the life of the process
+_interrupt: list[BaseException] = []
+_DEBUG, _INFO, _WARN, _ERROR, _CONTINUED = 1, 2, 3, 4, 5  # enum ggml_log_level
 
 
 def _log_callback(llama_cpp: Any) -> Any:
-    levels = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.DEBUG, 4: logging.DEBUG}
-
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
     def callback(level: int, text: bytes, _data: object) -> None:
-        line = (text or b"").decode("utf-8", "replace").rstrip()
-        if level in (2, 3) and line:
-            _recent.append(line)
-        log.log(levels.get(level, logging.DEBUG), "%s", line)
+        try:
+            _take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
+        except BaseException as error:  # Ctrl-C, most likely: raised in here it would be lost
+            _interrupt.append(error)
+            stop_loading()
 
     _keep.append(callback)
     return callback
 
 
+def _take_in(level: int, line: str) -> None:
+    if level == _CONTINUED and _recent:
+        _recent[-1] = (_recent[-1][0], f"{_recent[-1][1]} {line}".rstrip())
+    elif level in (_WARN, _ERROR) and line:
+        _recent.append((level, line))
+    log.debug("%s", line)
+
+
 def last_log_line() -> str:
-    """llama.cpp's latest warning or error, or ""."""
-    return _recent[-1] if _recent else ""
+    """llama.cpp's first error since `forget_log`, which is the cause of the others; else its latest warning, or ""."""
+    errors = [line for level, line in _recent if level == _ERROR]
+    return errors[0] if errors else (_recent[-1][1] if _recent else "")
 
 
 def forget_log() -> None:
@@ -132,14 +144,53 @@ def forget_log() -> None:
     _recent.clear()
 
 
+_go_on = ctypes.create_string_buffer(b"x")
+
+
+def loading_gate(llama_cpp: Any) -> dict[str, Any]:
+    """Parameters by which `stop_loading` ends a load: the same native `strlen` as in `CancelFlag`, inverted.
+
+    On Windows a float before the pointer moves it to another register, so a load there runs to its end.
+    """
+    _go_on[0] = b"x"
+    _interrupt.clear()
+    if sys.platform == "win32":
+        return {}
+    return {
+        "progress_callback": ctypes.cast(native_strlen(), llama_cpp.llama_progress_callback),
+        "progress_callback_user_data": ctypes.cast(_go_on, ctypes.c_void_p),
+    }
+
+
+def stop_loading() -> None:
+    """End the load that runs."""
+    _go_on[0] = b"\0"
+
+
+def interrupted() -> bool:
+    """Whether something was raised while llama.cpp was calling back."""
+    return bool(_interrupt)
+
+
+def raise_interrupt() -> None:
+    """Raise what was raised while llama.cpp was calling back."""
+    if _interrupt:
+        raise _interrupt.pop()
+
+
+def native_strlen() -> Any:
+    """C's strlen: a callback that runs without the interpreter."""
+    return (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).strlen
+
+
 def close_at_exit(thing: Closable) -> None:
-    """Free `thing` before the interpreter tears modules down, if nobody did before."""
+    """Close `thing` before the interpreter tears modules down, if nobody did before."""
     _alive.add(thing)
 
 
 def _close_all() -> None:
     for thing in list(_alive):
-        thing.close()
+        thing.close_at_exit()
 
 
 def supports_gpu() -> bool:

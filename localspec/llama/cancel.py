@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import Any
 
-from localspec.llama.backend import library
+from localspec.llama.backend import library, native_strlen
 
 
 class CancelFlag:
@@ -18,8 +17,7 @@ class CancelFlag:
 
     def __init__(self) -> None:
         self._buffer = ctypes.create_string_buffer(2)
-        libc = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
-        self.callback: Any = ctypes.cast(libc.strlen, library().ggml_abort_callback)
+        self.callback: Any = ctypes.cast(native_strlen(), library().ggml_abort_callback)
         self.data: Any = ctypes.cast(self._buffer, ctypes.c_void_p)
 
     def set(self) -> None:

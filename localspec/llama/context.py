@@ -85,6 +85,9 @@ class Context:
         self._lib = lib = backend.library()
         backend.forget_log()
         self._handle = lib.llama_init_from_model(model.handle, self._params())
+        if backend.interrupted():
+            self._free()
+            backend.raise_interrupt()
         if not self._handle:
             raise ModelLoadError(
                 f"llama.cpp could not make a context of {self.n_ctx} tokens for {model.path}: "
@@ -92,7 +95,6 @@ class Context:
                 "Ask for a smaller context or another cache type.",
                 path=str(model.path),
             )
-        backend.close_at_exit(self)
         lib.llama_set_abort_callback(self._handle, self.cancel.callback, self.cancel.data)
         self._memory = lib.llama_get_memory(self._handle)
         self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
@@ -224,7 +226,11 @@ class Context:
 
     def close(self) -> None:
         """Free the memory."""
+        if self._handle:
+            self._lib.llama_batch_free(self._batch)
+        self._free()
+
+    def _free(self) -> None:
         handle, self._handle = self._handle, None
         if handle:
-            self._lib.llama_batch_free(self._batch)
             self._lib.llama_free(handle)

@@ -10,9 +10,12 @@ from typing import Any
 
 from localspec.errors import InvalidRequest, ModelLoadError
 from localspec.llama import backend
+from localspec.llama.deep_stack import with_deep_stack
 from localspec.llama.metadata import Metadata, read_metadata
 
 ALL_LAYERS = 2**31 - 1
+LONGEST_TEXT = 2_000_000
+"""Bytes of one text."""
 
 
 class Model:
@@ -42,16 +45,19 @@ class Model:
             n_gpu_layers=self.gpu_layers,
             load_mode=self._lib.LLAMA_LOAD_MODE_MMAP if use_mmap else self._lib.LLAMA_LOAD_MODE_NONE,
             use_extra_bufts=repack,
+            **backend.loading_gate(self._lib),
         )
         backend.forget_log()
         self._handle = self._lib.llama_model_load_from_file(encode_path(self.path), params)
+        if backend.interrupted():
+            self.close()
+            backend.raise_interrupt()
         if not self._handle:
             raise ModelLoadError(
                 f"llama.cpp could not load {self.path}: {backend.last_log_line() or 'no reason given'}.",
                 "Check the file, the free memory and the number of GPU layers.",
                 path=str(self.path),
             )
-        backend.close_at_exit(self)
         self._vocab = self._lib.llama_model_get_vocab(self._handle)
         self.n_vocab = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self.n_ctx_train = int(self._lib.llama_model_n_ctx_train(self._handle))
@@ -108,17 +114,22 @@ class Model:
                 f"The text holds a lone surrogate at position {error.start}, which is no character.",
                 "Decode the input as UTF-8 before passing it on.",
             ) from error
+        if len(data) > LONGEST_TEXT:
+            raise InvalidRequest(
+                f"The text has {len(data)} bytes.",
+                f"At most {LONGEST_TEXT} can be tokenized at once: shorten it.",
+            )
+        tokens = with_deep_stack(lambda: self._tokenize(data, parse_special), len(data))
+        return [self._bos, *tokens] if add_bos and self.add_bos else tokens
+
+    def _tokenize(self, data: bytes, parse_special: bool) -> list[int]:
         size = len(data) + 2
         while True:
             buffer = (self._lib.llama_token * size)()
             count = self._lib.llama_tokenize(self._vocab, data, len(data), buffer, size, False, parse_special)
             if count >= 0:
-                break
-            if count == -(2**31):
-                raise InvalidRequest(f"The text is too long to tokenize: {len(data)} bytes.", "Shorten it.")
+                return [int(token) for token in buffer[:count]]
             size = -count
-        tokens = [int(token) for token in buffer[:count]]
-        return [self._bos, *tokens] if add_bos and self.add_bos else tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one id; b"" for control tokens unless `special`."""

@@ -41,7 +41,7 @@ def timed_answer(
     first, before = None, (0.0, 0.0)
     completion = None
     # Closed also when interrupted: an engine in the middle of an answer cannot be closed itself.
-    with closing(llm.chat(messages, params=params, draft_tokens=draft_tokens)) as chunks:  # type: ignore[type-var]
+    with closing(llm.chat(messages, params=params, draft_tokens=draft_tokens)) as chunks:
         for chunk in chunks:
             completion = chunk.completion
             if first is None:

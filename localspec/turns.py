@@ -1,0 +1,147 @@
+"""Whose turn it is: one answer at a time on an engine that any thread may use, cancel or close."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from localspec.errors import EngineBusy, EngineClosed
+from localspec.request import Chunk
+
+POLL_SECONDS = 0.01
+
+
+class Flag(Protocol):
+    """Stops forward passes while it is set."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class Ticket:
+    """One answer that was asked for. `cancelled` is read between rounds."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.thread: threading.Thread | None = None
+        self.stream: Callable[[], AnswerStream | None] = lambda: None
+
+
+class AnswerStream(Iterator[Chunk]):
+    """The chunks of one answer. Any thread may read on; closing or dropping it frees the engine for the next."""
+
+    def __init__(self, turns: Turns, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
+        self._turns, self._ticket, self._chunks = turns, ticket, chunks
+        # The generator's frame holds the ticket, and must not hold the stream: dropping that has to end it at once.
+        ticket.stream = weakref.ref(self)
+
+    def __next__(self) -> Chunk:
+        self._ticket.thread = threading.current_thread()
+        return next(self._chunks)
+
+    def cancel(self) -> None:
+        """End this answer with finish reason `cancelled`; from any thread, also before it began."""
+        self._turns.cancel([self._ticket])
+
+    def close(self) -> None:
+        """End this answer without reading it on."""
+        self._chunks.close()  # type: ignore[attr-defined]
+
+
+class Turns:
+    """Queues answers on one engine and lets `close` wait for whoever uses it. `flag` ends a forward pass."""
+
+    def __init__(self, flag: Flag) -> None:
+        self._changed = threading.Condition()
+        self._flag = flag
+        self._running: Ticket | None = None
+        self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self._users = 0
+        self._closing = False
+
+    def ticket(self) -> Ticket:
+        """For a new answer."""
+        ticket = Ticket()
+        with self._changed:
+            self._open.add(ticket)
+        return ticket
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Short use of the models beside a running answer, such as tokenizing."""
+        with self._changed:
+            self._refuse_closed()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def turn(self, ticket: Ticket) -> Iterator[None]:
+        """Wait for the answers before this one. Raises `EngineBusy` where waiting would never end."""
+        with self._changed:
+            while self._running is not None and not self._closing:
+                if self._running.thread is threading.current_thread():
+                    raise EngineBusy(
+                        "Another answer is still being read in this thread.",
+                        "Read it to its end or close it.",
+                    )
+                self._changed.wait()
+            self._refuse_closed()
+            self._running = ticket
+            self._flag.clear()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running = None
+                self._open.discard(ticket)
+                self._changed.notify_all()
+
+    def cancel(self, tickets: list[Ticket] | None = None) -> None:
+        """End these answers, or all that were asked for until now."""
+        with self._changed:
+            for ticket in list(self._open) if tickets is None else tickets:
+                ticket.cancelled = True
+                if ticket is self._running:
+                    self._flag.set()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Let nobody in any more and end what runs; False if it did not end within `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        while True:
+            with self._changed:
+                running = self._running
+                if running is None and not self._users:
+                    return True
+            self.cancel()
+            if running is not None:
+                _close_suspended(running)
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+
+    def _refuse_closed(self) -> None:
+        if self._closing:
+            raise EngineClosed("The engine was closed.", "Load it again.")
+
+
+def _close_suspended(ticket: Ticket) -> None:
+    """End an answer that nobody may ever read on. One that computes right now ends by its cancelled pass instead."""
+    stream = ticket.stream()
+    if stream is not None:
+        try:
+            stream.close()
+        except ValueError:  # the generator is executing
+            return

@@ -1,0 +1,267 @@
+"""Inside an application: threads, cancel, close and exit at every moment; C's crashes kept away."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from localspec import LLM
+from localspec.errors import EngineBusy, EngineClosed, InvalidRequest, LocalspecError, ModelLoadError
+from localspec.llama import backend
+from localspec.llama.model import LONGEST_TEXT, Model
+
+from .tinygguf import write_llama
+
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("life")
+    return {
+        "target": write_llama(folder / "target.gguf", seed=1),
+        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
+        "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40),
+    }
+
+
+@pytest.fixture
+def llm(files):
+    with LLM.from_files(
+        files["target"], files["draft"], n_ctx=512, cache_type_v="bf16", draft_tokens=3
+    ) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def plain(files):
+    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as llm:
+        return llm.generate("abc", max_tokens=50, **GREEDY).ids
+
+
+def deep(files, **options):
+    """Slow enough (40 layers) that something is always under way."""
+    return LLM.from_files(files["deep"], n_ctx=512, draft_tokens=3, **options)
+
+
+def test_cancel_before_the_first_chunk_is_not_lost(llm, plain):
+    stream = llm.stream("abc", **GREEDY)
+    llm.cancel()
+    (chunk,) = list(stream)
+    assert chunk.completion.finish_reason == "cancelled" and chunk.completion.ids == ()
+    assert llm.generate("abc", max_tokens=50, **GREEDY).ids == plain
+
+
+def test_one_stream_can_be_cancelled_and_not_the_next(llm, plain):
+    first, second = llm.stream("abc", **GREEDY), llm.stream("abc", max_tokens=50, **GREEDY)
+    first.cancel()
+    assert list(first)[-1].completion.finish_reason == "cancelled"
+    assert list(second)[-1].completion.ids == plain
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
+def test_cancel_at_any_moment_leaves_a_right_engine(files, delay):
+    with deep(files) as llm:
+        expected = llm.generate("abc", max_tokens=12, **GREEDY).ids
+        timer = threading.Timer(delay, llm.cancel)
+        timer.start()
+        llm.generate("xyz" * 100, max_tokens=400, **GREEDY)
+        timer.join()
+        assert llm.generate("abc", max_tokens=12, **GREEDY).ids == expected
+
+
+def test_close_while_other_threads_tokenize(files):
+    """The vocabulary must not be freed under them."""
+    for _ in range(3):
+        llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+        errors = []
+
+        def ask(llm=llm, errors=errors):
+            try:
+                while True:
+                    llm.stream("hello world, some text. " * 5000)
+            except EngineClosed:
+                return
+            except LocalspecError as error:
+                errors.append(error)
+                if "too" not in str(error) and "holds" not in str(error):
+                    raise
+                ask(llm, [])
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        llm.close()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_close_ends_the_running_answer_and_refuses_those_that_wait(files):
+    llm = deep(files)
+    outcomes = []
+
+    def ask():
+        try:
+            outcomes.append(llm.generate("abc", **GREEDY).finish_reason)
+        except EngineClosed:
+            outcomes.append("closed")
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    llm.close()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcomes) == ["cancelled", "closed", "closed", "closed"]
+
+
+def test_close_ends_an_answer_that_nobody_reads_on(files):
+    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+    stream = llm.stream("abc", **GREEDY)
+    reader = threading.Thread(target=lambda: next(stream))
+    reader.start()
+    reader.join()
+    llm.close()
+    assert list(stream) == []
+
+
+def test_close_inside_the_loop_that_reads(files):
+    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+    chunks = 0
+    for _ in llm.stream("abc", **GREEDY):
+        chunks += 1
+        llm.close()
+    assert chunks == 1
+    llm.close()
+
+
+def test_a_stream_read_after_close_says_so_and_close_stays_idempotent(files):
+    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+    stream = llm.stream("abc")
+    llm.close()
+    with pytest.raises(EngineClosed):
+        next(stream)
+    llm.close()
+
+
+def test_threads_of_a_pool_may_take_turns_reading(llm, plain):
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        stream = llm.stream("abc", max_tokens=50, **GREEDY)
+        first.submit(next, stream).result()
+        second.submit(next, stream).result()
+        waiting = first.submit(lambda: llm.generate("abc", max_tokens=50, **GREEDY).ids)
+        time.sleep(0.1)
+        assert not waiting.done()
+        second.submit(lambda: list(stream)).result()
+        assert waiting.result(30) == plain
+
+
+def test_the_thread_that_reads_one_answer_cannot_wait_for_another(llm):
+    stream = llm.stream("abc", **GREEDY)
+    next(stream)
+    with pytest.raises(EngineBusy, match="still being read"):
+        llm.generate("x")
+    stream.close()
+    assert llm.generate("x", max_tokens=2, **GREEDY).ids
+
+
+def test_a_dropped_engine_frees_its_memory(files):
+    live = []
+
+    def load():
+        llm = LLM.from_files(files["target"], files["draft"], n_ctx=128, draft_tokens=3)
+        llm.generate("abc", max_tokens=3)
+        live.append(llm.engine.target)
+
+    load()
+    gc.collect()
+    assert live[0]._handle is None and live[0].model._handle is None
+
+
+def test_a_draft_that_fails_to_load_frees_the_target(files, tmp_path, monkeypatch):
+    opened = []
+    original = Model.__init__
+
+    def watched(self, *args, **kwargs):
+        opened.append(self)
+        if len(opened) == 2:
+            raise ModelLoadError("The second model does not load.")
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Model, "__init__", watched)
+    with pytest.raises(ModelLoadError, match="second"):
+        LLM.from_files(files["target"], files["draft"], draft_tokens=3)
+    assert opened[0]._handle is None
+
+
+def test_nothing_is_loaded_for_a_pair_that_is_refused(files, tmp_path, monkeypatch):
+    other = write_llama(tmp_path / "o.gguf", changed_tokens={t: f"other{t}" for t in range(40, 200)})
+    monkeypatch.setattr("localspec.engine.Model", lambda *_args, **_kwargs: pytest.fail("loaded weights"))
+    with pytest.raises(LocalspecError, match="draft"):
+        LLM.from_files(files["target"], other)
+
+
+@pytest.mark.parametrize("pre", ["tekken", "gpt-4o", "default", "qwen2"])
+def test_a_long_run_of_one_character_does_not_end_the_process(tmp_path, pre):
+    """Some pre-tokenizers recurse once per character: from 27,000 on they overflowed an ordinary stack."""
+    model = Model(write_llama(tmp_path / "model.gguf", pre=pre))
+    try:
+        for run in (" ", "a", "="):
+            assert len(model.tokenize(run * 200_000, parse_special=True)) > 1000
+    finally:
+        model.close()
+
+
+def test_a_text_beyond_all_reason_is_refused(llm):
+    with pytest.raises(InvalidRequest, match="bytes"):
+        llm.stream("x" * (LONGEST_TEXT + 1))
+
+
+def test_a_failed_load_names_the_true_reason(files):
+    with pytest.raises(LocalspecError, match="block size"):
+        LLM.from_files(files["target"], cache_type_k="q8_0", draft_tokens=3)
+
+
+def test_ctrl_c_during_a_load_is_not_lost(files, monkeypatch):
+    """It arrives inside llama.cpp's log callback, where an exception would be swallowed."""
+    calls = []
+
+    def interrupt(*_args):
+        calls.append(1)
+        if len(calls) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(backend.log, "debug", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        LLM.from_files(files["target"], draft_tokens=3)
+    monkeypatch.undo()
+    with LLM.from_files(files["target"], draft_tokens=3) as llm:
+        assert llm.generate("abc", max_tokens=2).ids
+
+
+def test_a_daemon_thread_still_generating_at_exit(files):
+    code = (
+        "import sys, threading, time; from localspec import LLM\n"
+        "llm = LLM.from_files(sys.argv[1], n_ctx=512, draft_tokens=3)\n"
+        "def work():\n"
+        "    while True: llm.generate('abc', temperature=0)\n"
+        "threading.Thread(target=work, daemon=True).start(); time.sleep(0.5)\n"
+    )
+    for _ in range(3):
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(files["deep"])], capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        assert "Fatal" not in result.stderr and "Segmentation" not in result.stderr
