@@ -95,5 +95,5 @@ def test_measuring_ends_when_its_time_is_over():
     clock, row = Clock(), random_model(8, 1)
     slow = CostTable({1: 1.0, 32: 10.0})
     context = TimedContext(clock, slow, lambda length: row((length,)))
-    calibrate(context, verifies=True, clock=clock, max_seconds=30)
-    assert clock.now < 30 + 2 * sum(slow.time(width) for width in WIDTHS)
+    calibrate(context, verifies=True, clock=clock, repeats=50, max_seconds=30)
+    assert clock.now < 5 * sum(slow.time(width) for width in WIDTHS) + slow.time(288)

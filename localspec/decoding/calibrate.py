@@ -34,7 +34,7 @@ def calibrate(
     *,
     verifies: bool,
     repeats: int = 3,
-    max_seconds: float = 8.0,
+    max_seconds: float = 12.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
     """Measure T(n, L): the least of `repeats` passes in turn, fewer once `max_seconds` are over.
@@ -42,18 +42,18 @@ def calibrate(
     verifies: whether every token of a pass wants its logits (a target's pass) or only the last (a draft's).
     Overwrites sequence 0 of the context and leaves it empty.
     """
-    bench = _Bench(context, verifies, clock, max_seconds)
+    bench = _Bench(context, verifies, clock)
     limit = min(context.n_batch, context.n_outputs if verifies else context.n_batch, context.n_ctx // 2)
     widths = [width for width in (WIDTHS if verifies else DRAFT_WIDTHS) if width <= limit]
     near, far = min(SHORT, context.n_ctx // 4), min(LONG, context.n_ctx // 2)
     bench.fill(near)
     bench.time(1)  # the first pass of a graph is slower
-    seconds = bench.least(widths, repeats)
+    seconds = bench.least(widths, repeats, 0.6 * max_seconds)
     slope = row_slope = 0.0
-    if far > near and not bench.is_late:
+    if far > near:
         bench.fill(far)
         wide = [width for width in LONG_WIDTHS if width <= limit]
-        behind = bench.least(wide, repeats)
+        behind = bench.least(wide, repeats, max_seconds)
         growth = {width: (behind[width] - seconds[width]) / (far - near) for width in wide}
         slope = max(growth[1], 0.0)
         if wide[-1] > 1:
@@ -65,11 +65,9 @@ def calibrate(
 class _Bench:
     """Passes at the end of a filled sequence, undone after each."""
 
-    def __init__(
-        self, context: Context, verifies: bool, clock: Callable[[], float], max_seconds: float
-    ) -> None:
+    def __init__(self, context: Context, verifies: bool, clock: Callable[[], float]) -> None:
         self._context, self._verifies, self._clock = context, verifies, clock
-        self._deadline = clock() + max_seconds
+        self._started = clock()
         self._length = 0
         self.spread = 1.0
         context.truncate(0, 0)
@@ -81,22 +79,20 @@ class _Bench:
             self._context.decode([Span(0, self._tokens(size), self._length, 0)])
             self._length += size
 
-    def least(self, widths: Sequence[int], repeats: int) -> dict[int, float]:
-        """Least seconds by width; the widths take turns, so that a busy moment spoils one sample of each at most."""
+    def least(self, widths: Sequence[int], repeats: int, until: float) -> dict[int, float]:
+        """Least seconds by width; the widths take turns, so that a busy moment spoils one sample of each at most.
+
+        At least two turns; no further one once `until` seconds have passed since the start.
+        """
         samples: dict[int, list[float]] = {width: [] for width in widths}
         for turn in range(repeats):
             for width in widths:
                 samples[width].append(self.time(width))
-            if turn and self.is_late:
+            if turn and self._clock() - self._started > until:
                 break
         spreads = [statistics.median(values) / min(values) for values in samples.values()]
         self.spread = max(self.spread, statistics.median(spreads))
         return {width: min(values) for width, values in samples.items()}
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the time for measuring is over."""
-        return self._clock() > self._deadline
 
     def time(self, width: int) -> float:
         """Seconds of one pass."""
