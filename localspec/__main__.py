@@ -1,8 +1,19 @@
-"""`python -m localspec` is the same as `localspec`."""
+"""The command `localspec`, which is the same as `python -m localspec`."""
 
 from __future__ import annotations
 
-from localspec.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line. Ctrl-C while it is still being imported ends it like any later one."""
+    try:
+        from localspec.cli import main as command
+
+        command(prog_name="localspec")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
-    main(prog_name="localspec")
+    main()

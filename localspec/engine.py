@@ -95,8 +95,13 @@ class Engine:
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
         self._warn_about_gpu()
-        self.target = self._open(target, self._gpu_layers, TARGET_ROWS, loaded)
-        self.draft = self._open(draft, self._draft_gpu_layers, 1, loaded) if draft else None
+        n_ctx = self._target_n_ctx(target)
+        self.target = self._open(target, n_ctx, self._gpu_layers, TARGET_ROWS, loaded)
+        self.draft = (
+            self._open(draft, self._draft_n_ctx(draft, n_ctx), self._draft_gpu_layers, 1, loaded)
+            if draft
+            else None
+        )
         self.session = Session(self.target)
         self.template = ChatTemplate(
             target.chat_template,
@@ -105,8 +110,10 @@ class Engine:
             name=target.path.name,
         )
 
-    def _open(self, metadata: Metadata, gpu_layers: int, n_outputs: int, loaded: ExitStack) -> Context:
-        context_options = self.options.context(self._fitting_n_ctx(metadata), n_outputs)
+    def _open(
+        self, metadata: Metadata, n_ctx: int, gpu_layers: int, n_outputs: int, loaded: ExitStack
+    ) -> Context:
+        context_options = self.options.context(n_ctx, n_outputs)
         check_memory(metadata, context_options)
         model = Model(
             metadata.path,
@@ -120,15 +127,23 @@ class Engine:
         loaded.callback(context.close)
         return context
 
-    def _fitting_n_ctx(self, metadata: Metadata) -> int:
+    def _target_n_ctx(self, target: Metadata) -> int:
         n_ctx = self.options.context(self.options.n_ctx, 1).n_ctx  # validated
-        trained = metadata.n_ctx_train
-        if 0 < trained < n_ctx:
-            self.warnings.append(
-                f"The context is {trained} tokens: {metadata.path.name} was trained for no more."
-            )
-            return trained
-        return n_ctx
+        trained = target.n_ctx_train
+        if not 0 < trained < n_ctx:
+            return n_ctx
+        self.warnings.append(f"The context is {trained} tokens: {target.path.name} was trained for no more.")
+        return trained
+
+    def _draft_n_ctx(self, draft: Metadata, n_ctx: int) -> int:
+        """Never more than the target has: what lies beyond is not drafted for."""
+        trained = draft.n_ctx_train
+        if not 0 < trained < n_ctx:
+            return n_ctx
+        self.warnings.append(
+            f"{draft.path.name} drafts only within the first {trained} tokens: it was trained for no more."
+        )
+        return trained
 
     def _warn_about_gpu(self) -> None:
         asked = {self.options.gpu_layers, self.options.draft_gpu_layers} - {"auto", 0}

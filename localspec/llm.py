@@ -18,6 +18,7 @@ from localspec.decoding.stats import Stats
 from localspec.engine import Engine, StrPath, engine_options
 from localspec.errors import DecodeCancelled, EngineClosed
 from localspec.hub.catalogue import DEFAULT_PAIR, pair
+from localspec.hub.home import home_folder
 from localspec.hub.store import Store
 from localspec.llama.backend import close_at_exit
 from localspec.preparation import improved_engine, load_engine
@@ -27,10 +28,14 @@ from localspec.request import (
     Messages,
     Request,
     check_draft_tokens,
+    checked_bias,
+    checked_path,
     checked_prompt,
     sampling_params,
+    text_or_items,
 )
 from localspec.text.answer import AnswerText
+from localspec.text.messages import checked_text
 from localspec.text.prompt import render_prompt, text_prompt
 from localspec.turns import AnswerStream, Ticket, Turns
 
@@ -73,7 +78,7 @@ class LLM:
         notify: told in a sentence when something takes long. Raises `UnknownPair`, `NotDownloaded` and what
         `from_files` raises.
         """
-        store = Store(Path(home) if home is not None else None)
+        store = Store(None if home is None else home_folder(home))
         target, draft = store.pair_paths(pair(name), with_draft=not options.get("no_draft"))
         return cls.from_files(
             target, draft, home=store.home, draft_tokens=draft_tokens, notify=notify, **options
@@ -99,7 +104,9 @@ class LLM:
         Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError` or `BackendError`.
         """
         draft_tokens = check_draft_tokens(draft_tokens)
-        folder = Path(home) if home is not None else None
+        target = checked_path("target", target)
+        draft = None if draft is None else checked_path("draft", draft)
+        folder = None if home is None else home_folder(home)
         llm = cls(load_engine(target, draft, engine_options(options), folder), draft_tokens)
         llm._home, llm._asked_draft = folder, draft
         if draft_tokens == "auto":
@@ -165,13 +172,15 @@ class LLM:
     ) -> AnswerStream:
         """Continue a raw prompt, text or token ids; arguments as for `chat`."""
         with self._turns.using():
-            ids = text_prompt(self.engine.target.model, prompt) if isinstance(prompt, str) else list(prompt)
+            given = text_or_items(prompt)
+            ids = text_prompt(self.engine.target.model, given) if isinstance(given, str) else given
             return self._start(ids, params, draft_tokens, prediction, overrides)
 
     def generate(self, prompt: str | Sequence[int] | Messages, **arguments: Any) -> Completion:
         """The whole answer to a text, token ids or a conversation; arguments as for `stream` and `chat`."""
-        is_chat = not isinstance(prompt, str) and any(isinstance(item, Mapping) for item in prompt)
-        chunks = self.chat(prompt, **arguments) if is_chat else self.stream(prompt, **arguments)  # type: ignore[arg-type]
+        given = text_or_items(prompt)
+        is_chat = not isinstance(given, str) and any(isinstance(item, Mapping) for item in given)
+        chunks = self.chat(given, **arguments) if is_chat else self.stream(given, **arguments)  # type: ignore[arg-type]
         completion = None
         for chunk in chunks:
             completion = chunk.completion
@@ -220,10 +229,11 @@ class LLM:
     ) -> AnswerStream:
         """Check everything now, so that a bad request fails at the call and not at the first chunk."""
         context = self.engine.target
+        prediction = checked_text(prediction, "The prediction", name="prediction")
         predicted = context.model.tokenize(prediction, parse_special=False) if prediction else []
         request = Request(
             ids=checked_prompt(ids, context.n_vocab, context.n_ctx),
-            params=sampling_params(params, overrides),
+            params=checked_bias(sampling_params(params, overrides), context.n_vocab),
             draft_tokens=self._draft_tokens if draft_tokens is None else check_draft_tokens(draft_tokens),
             prediction=tuple(predicted),
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from localspec.decoding.checks import as_integer, shown
 from localspec.decoding.sampling import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import InvalidRequest, PromptTooLong
@@ -51,27 +54,63 @@ class Request:
     prediction: tuple[int, ...] = ()
 
 
-def checked_prompt(ids: Sequence[int], n_vocab: int, n_ctx: int) -> list[int]:
-    """Prompt ids that fit. Raises `InvalidRequest` or `PromptTooLong`."""
-    if not ids:
-        raise InvalidRequest("The prompt is empty.", "Give at least one token.")
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < n_vocab:
-            raise InvalidRequest(
-                f"The prompt holds {token!r}.", f"Token ids are whole numbers below {n_vocab}."
-            )
-    if len(ids) > n_ctx:
+def text_or_items(prompt: object) -> str | list[Any]:
+    """A text as it is; token ids or messages, from any iterable, as a list. Raises `InvalidRequest`.
+
+    An iterator can be read once only: what is to be asked about it is asked of the list.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise InvalidRequest(
+            f"The prompt is a {type(prompt).__name__}.", "Decode it: a text must be a str.", name="prompt"
+        )
+    # The ids of a set have no order, and a dict is one message without its list.
+    if isinstance(prompt, Mapping | Set) or not isinstance(prompt, Iterable):
+        raise InvalidRequest(
+            f"The prompt is {shown(prompt)}.", "Give a text, a list of token ids or messages.", name="prompt"
+        )
+    try:
+        items = iter(prompt)
+    except TypeError:  # a numpy array without a dimension
+        raise InvalidRequest(f"The prompt is {shown(prompt)}.", "Give a list of it.", name="prompt") from None
+    return list(items)
+
+
+def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]:
+    """Prompt ids that fit, from any iterable of them. Raises `InvalidRequest` or `PromptTooLong`."""
+    items = text_or_items(prompt)
+    if isinstance(items, str):
+        raise InvalidRequest("The prompt is a text.", "Give its token ids.", name="prompt")
+    if not items:
+        raise InvalidRequest("The prompt is empty.", "Give at least one token.", name="prompt")
+    if len(items) > n_ctx:
         raise PromptTooLong(
-            f"The prompt has {len(ids)} tokens and the context holds {n_ctx}.",
+            f"The prompt has {len(items)} tokens and the context holds {n_ctx}.",
             "Shorten it, or load the model with a larger context (-c, n_ctx).",
-            num_tokens=len(ids),
+            num_tokens=len(items),
             n_ctx=n_ctx,
         )
-    return list(ids)
+    return [_checked_id(item, n_vocab) for item in items]
+
+
+def _checked_id(item: object, n_vocab: int) -> int:
+    token = as_integer(item)
+    if token is None or not 0 <= token < n_vocab:
+        raise InvalidRequest(
+            f"The prompt holds {shown(item)}.",
+            f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
+            name="prompt",
+        )
+    return token
 
 
 def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) -> SamplingParams:
-    """`params` with `overrides`. Raises `InvalidRequest` naming an unknown field."""
+    """`params` with `overrides`. Raises `InvalidRequest` for another type and naming an unknown field."""
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidRequest(
+            f"params is {shown(params)}.", "Give a SamplingParams, or its fields by name.", name="params"
+        )
     unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
     if unknown:
         raise InvalidRequest(
@@ -81,11 +120,42 @@ def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) ->
     return replace(params or SamplingParams(), **overrides)
 
 
+def checked_bias(params: SamplingParams, n_vocab: int) -> SamplingParams:
+    """`params` whose `logit_bias` fits a vocabulary. Raises `InvalidRequest` naming an id that is not in it."""
+    beyond = max(params.logit_bias, default=0)
+    if beyond >= n_vocab:
+        raise InvalidRequest(
+            f"logit_bias holds the token {beyond}.",
+            f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
+            name="logit_bias",
+            value=beyond,
+        )
+    if params.bans_all(n_vocab):
+        raise InvalidRequest(
+            f"logit_bias is -inf for all {n_vocab} tokens.", "It must leave at least one.", name="logit_bias"
+        )
+    return params
+
+
 def check_draft_tokens(value: int | str) -> int | str:
-    """A draft length: "auto", "off" or a number. Raises `InvalidRequest` otherwise."""
-    valid = value in ("auto", "off") or (
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    )
-    if not valid:
-        raise InvalidRequest(f"draft_tokens is {value!r}.", "It must be auto, off or a number, 0 or more.")
-    return 0 if value == "off" else value
+    """A draft length: "auto" or a number, which "off" becomes. Raises `InvalidRequest` otherwise."""
+    if isinstance(value, str) and value in ("auto", "off"):
+        return 0 if value == "off" else str(value)
+    number = as_integer(value)
+    if number is None or number < 0:
+        raise InvalidRequest(
+            f"draft_tokens is {shown(value)}.",
+            "It must be auto, off or a number, 0 or more.",
+            name="draft_tokens",
+        )
+    return number
+
+
+def checked_path(name: str, value: object) -> Path:
+    """The path of a file that an argument gives. Raises `InvalidRequest` naming the argument."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise InvalidRequest(
+            f"{name} is {shown(value)}.", "Give the path of a GGUF file as a text or a Path.", name=name
+        )
+    return Path(path)

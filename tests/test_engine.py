@@ -387,3 +387,52 @@ def test_the_interpreter_exits_in_silence(files, how, tmp_path):
         env={**os.environ, "LOCALSPEC_HOME": str(tmp_path)},
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"abc", {"role": "user", "content": "x"}, {65, 66}])
+def test_what_is_no_prompt_is_refused(llm, prompt):
+    with pytest.raises(InvalidRequest, match="prompt"):
+        llm.generate(prompt)
+
+
+def test_ids_may_come_in_any_form(llm):
+    import numpy as np
+
+    expected = llm.generate([65, 66, 67], max_tokens=5, **GREEDY).ids
+    for ids in ((65, 66, 67), np.array([65, 66, 67]), iter([65, 66, 67]), range(65, 68)):
+        assert llm.generate(ids, max_tokens=np.int64(5), **GREEDY).ids == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("params", "x"),
+        ("logit_bias", {10**6: 1.0}),
+        ("logit_bias", {5: 1e39}),
+        ("prediction", 5),
+        ("prediction", "a\0"),
+    ],
+)
+def test_bad_arguments_of_a_request_are_named(llm, name, value):
+    with pytest.raises(InvalidRequest, match=rf"(?i){name}"):
+        llm.stream("abc", **{name: value})
+
+
+@pytest.mark.parametrize("target", [None, b"x", 5, ""])
+def test_what_is_no_path_is_refused(target):
+    with pytest.raises(InvalidRequest, match="target"):
+        LLM.from_files(target)
+
+
+def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain):
+    from localspec.decoding.adaptive import AdaptiveController
+    from localspec.decoding.costs import CostTable
+
+    cheap = CostTable({1: 1.0, 32: 1.1})
+    before, llm._adaptive = llm._adaptive, AdaptiveController(cheap, cheap)
+    try:
+        text = b"".join(llm.engine.target.model.piece(token) for token in plain).decode("utf-8", "replace")
+        answer = llm.generate("abc", max_tokens=200, draft_tokens="auto", prediction=text, **GREEDY)
+    finally:
+        llm._adaptive = before
+    assert answer.ids == plain and answer.stats.accepted > 50

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from localspec.errors import CatalogueError, UnknownPair
+from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.hub import catalogue
 from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, WheelSource, pair, pairs
 from localspec.hub.pairfile import read_pair
@@ -111,3 +112,16 @@ def test_one_broken_pair_file_does_not_hide_another(tmp_path: Path, monkeypatch:
     (tmp_path / f"{DEFAULT_PAIR}.toml").write_text(GOOD, encoding="utf-8")
     monkeypatch.setattr(catalogue, "_folder", lambda: tmp_path)
     assert pair(DEFAULT_PAIR).name == DEFAULT_PAIR
+
+
+@pytest.mark.parametrize("name", [None, 5, b"x", ["x"], {}])
+def test_a_name_that_is_no_text(name: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        pair(name)
+    assert repr(name) in caught.value.message
+    assert DEFAULT_PAIR in caught.value.remedy
+
+
+def test_an_empty_name_is_unknown() -> None:
+    with pytest.raises(UnknownPair, match="no pair named ''"):
+        pair("")

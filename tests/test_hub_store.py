@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localspec.errors import NotDownloaded, StoreError
 from localspec.hub import store as store_module
 from localspec.hub.catalogue import ModelFile
+from localspec.hub.home import default_home
+from localspec.hub.prepared import PreparedDrafts
 from localspec.hub.store import Store
 from tests.hubkit import content, make_pair, model_file
 
@@ -41,6 +44,29 @@ def test_home_is_the_environment_variable_or_the_data_folder(
     monkeypatch.setenv("LOCALSPEC_HOME", "")
     assert Store().home.name == "localspec"
     assert Store(tmp_path).home == tmp_path
+
+
+def test_a_tilde_is_the_users_folder_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_HOME", "~/models")
+    assert Store().home == default_home() == PreparedDrafts(Path("~/models")).home == tmp_path / "models"
+    assert Store("~/models").home == tmp_path / "models"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("home", ["~nosuchuser/x", "", "a\0b", 5, b"x"])
+def test_a_home_that_cannot_be_is_named(home: Any) -> None:
+    for open_store in (Store, PreparedDrafts):
+        with pytest.raises(StoreError, match=r"The home folder .* cannot be used") as caught:
+            open_store(home)
+        assert repr(home) in caught.value.message
+        assert "LOCALSPEC_HOME" in caught.value.remedy
+
+
+def test_a_home_of_an_unknown_user_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", "~nosuchuser/x")
+    with pytest.raises(StoreError, match="'~nosuchuser/x' cannot be used: there is no such user"):
+        default_home()
 
 
 def test_reading_makes_nothing(store: Store) -> None:

@@ -160,6 +160,17 @@ def test_bos_and_eos_defaults(
     assert (metadata.bos_id, metadata.eos_id, metadata.add_bos) == expected
 
 
+def test_tokens_are_those_that_llama_cpp_reads(tmp_path: Path) -> None:
+    """C strings: what stands behind a NUL is not there, and an empty one gets a name."""
+    path = tmp_path / "model.gguf"
+    types = text("tokenizer.ggml.token_type") + struct.pack("<IIQ5i", 9, 5, 5, 1, 1, 1, 3, 3)
+    tokens = strings("tokenizer.ggml.tokens", [b"", b"\0x", b"a\0b", b"<|x|>\0", b"\0<|y|>"])
+    path.write_bytes(build(types, tokens=tokens))
+    metadata = read_metadata(path)
+    assert metadata.tokens == (b"[EMPTY_0]", b"[EMPTY_1]", b"a", b"<|x|>", b"[EMPTY_4]")
+    assert metadata.special_texts == {"<|x|>", "[EMPTY_4]"}
+
+
 def test_sentencepiece_defaults(tmp_path: Path) -> None:
     tokens = [b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % byte for byte in range(256))]
     path = tmp_path / "model.gguf"
@@ -235,8 +246,16 @@ def test_other_kinds_of_file(refusal, content: bytes, what: str) -> None:  # typ
         (build(struct.pack("<Q", 1 << 62) + b"key"), "length of"),
         (build(text("a") + struct.pack("<IQ", 8, 1 << 23)), "cut off in the key-values"),
         (build(tokens=strings("tokenizer.ggml.tokens", [b"a", b"x", b"x"])), "token 'x' twice"),
+        # llama.cpp reads C strings, and names an empty one [EMPTY_id].
+        (build(tokens=strings("tokenizer.ggml.tokens", [b"[", b"[\0x"])), "token '[' twice"),
+        (build(tokens=strings("tokenizer.ggml.tokens", [b"x\0y", b"x\0z"])), "token 'x' twice"),
+        (build(tokens=strings("tokenizer.ggml.tokens", [b"", b"[EMPTY_0]"])), "token '[EMPTY_0]' twice"),
+        (build(tokens=strings("tokenizer.ggml.tokens", [b"[EMPTY_1]", b"\0x"])), "token '[EMPTY_1]' twice"),
         (build(tokens=strings("tokenizer.ggml.tokens", [b"a", b"x" * 70000])), "70000 bytes"),
         (build(model=string("tokenizer.ggml.model", "llama")), "no token for the byte 0x00"),
+        (build(model=string("tokenizer.ggml.model", "llama\0x")), "no token for the byte 0x00"),
+        (build(scalar("llama.block_count\0", "u32", 513)), "'llama.block_count\\x00' holds a NUL"),
+        (build(tensors=(tensor("w\0", [8, 2]),)), "'w\\x00' holds a NUL"),
         (build(scalar("tokenizer.ggml.add_bos_token", "bool", True)), "adds BOS tokens"),
         (build(text("tokenizer.ggml.token_type") + struct.pack("<IIQI", 9, 5, 1, 1)), "types for 1"),
         (build(scalar("general.alignment", "u32", 24)), "power of two"),

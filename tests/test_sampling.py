@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -138,13 +139,68 @@ def test_a_penalty_decides_greedy_too():
         ("min_p", 2), ("repeat_penalty", 0), ("repeat_last_n", -2), ("seed", -1), ("seed", 2**64), ("seed", 1.0),
         ("max_tokens", -1), ("max_tokens", 2.5), ("stop", ("a", "")), ("stop", [1]), ("stop", 5),
         ("logit_bias", {-1: 1.0}), ("logit_bias", {1: math.nan}), ("logit_bias", {1: math.inf}), ("logit_bias", [1]),
-        ("frequency_penalty", math.nan), ("presence_penalty", 1e9),
+        ("frequency_penalty", math.nan), ("presence_penalty", 1e9), ("logit_bias", {1: 1.1e4}),
+        ("logit_bias", {1: -1e5}), ("logit_bias", {1: "5"}), ("logit_bias", {True: 1.0}), ("logit_bias", {1: True}),
+        ("logit_bias", {1.0: 1.0}), ("repeat_penalty", 9e-4), ("repeat_penalty", 1e-30), ("top_k", np.True_),
+        ("temperature", np.True_), ("temperature", np.float32(math.nan)), ("top_k", np.float64(3)),
+        pytest.param("temperature", 10**400, id="huge"), pytest.param("top_k", -(10**5000), id="unprintable"),
+        ("temperature", 1j), ("top_k", np.array([1, 2])),
+        ("stop", b""), ("stop", b"a"),
     ],
 )  # fmt: skip
 def test_bad_values_are_refused_by_name(name, value):
     with pytest.raises(InvalidRequest, match=name) as caught:
         SamplingParams(**{name: value})
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1.5e4, "15000.0"), (-2e4, "-20000.0"), (math.inf, "inf"), (1e-4, "")]
+)
+def test_a_bias_out_of_range_is_named(value, shown):
+    if shown:
+        with pytest.raises(InvalidRequest, match=f"logit_bias is {shown}"):
+            SamplingParams(logit_bias={1: value})
+    else:
+        assert SamplingParams(logit_bias={1: value}).logit_bias == {1: value}
+
+
+@pytest.mark.parametrize("bias", [-1e4, 1e4])
+@pytest.mark.parametrize("penalty", [1e-3, 100.0])
+def test_the_extremes_that_are_allowed_stay_finite(bias, penalty):
+    logits = np.array([80.0, -80.0, 0.0], dtype=np.float32)
+    params = SamplingParams(
+        **OFF, logit_bias={0: bias}, repeat_penalty=penalty, frequency_penalty=100, presence_penalty=-100
+    )
+    probs = distribution(logits, params, [0, 1, 1]).probs
+    assert np.isfinite(probs).all() and probs.sum() == pytest.approx(1)
+
+
+def test_numpys_numbers_are_numbers():
+    params = SamplingParams(
+        temperature=np.float32(0.5), top_k=np.int64(3), top_p=np.float64(0.5), min_p=Fraction(1, 4),
+        repeat_penalty=np.int32(2), repeat_last_n=np.int8(-1), seed=np.uint64(2**64 - 1), max_tokens=np.uint8(4),
+        logit_bias={np.int64(1): np.float32(2), 2: -np.inf},
+    )  # fmt: skip
+    plain = SamplingParams(
+        temperature=0.5, top_k=3, top_p=0.5, min_p=0.25, repeat_penalty=2, repeat_last_n=-1, seed=2**64 - 1,
+        max_tokens=4, logit_bias={1: 2.0, 2: -math.inf},
+    )  # fmt: skip
+    assert params == plain
+    for name in ("temperature", "top_k", "seed", "max_tokens", "repeat_penalty"):
+        assert type(getattr(params, name)) in (int, float)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_bias_that_leaves_nothing_is_blamed_and_not_the_model(temperature):
+    logits = np.array([1.0, -np.inf, 2.0], dtype=np.float32)
+    params = SamplingParams(temperature=temperature, logit_bias={0: -math.inf, 2: -math.inf})
+    with pytest.raises(InvalidRequest, match="logit_bias is -inf for every token") as caught:
+        distribution(logits, params)
+    assert caught.value.remedy
+    with pytest.raises(DecodeError, match="The model returned a logit of nan") as broken:
+        distribution(np.array([np.nan, 1.0, 2.0], dtype=np.float32), params)
+    assert "localspec pull NAME" in broken.value.remedy
 
 
 def test_defaults_are_the_documented_ones():

@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest, TemplateError
 from localspec.llama.template import ChatTemplate
+from localspec.text.literals import Literals, literals_of
 from localspec.text.prompt import render_prompt, text_prompt
 from tests.tinygguf import CHATML
 
@@ -105,6 +108,59 @@ def test_a_vocabulary_without_control_tokens() -> None:
     vocab.bos_text = ""
     vocab.add_bos = True
     assert chat("{{ messages[0].content }}", vocab, "a") == [1, *plain("a")]
+
+
+def test_the_literals_are_prepared_once_for_a_vocabulary() -> None:
+    literals = frozenset({"<x>", "<yy>"})
+    assert literals_of(literals) is literals_of(literals)
+
+
+def by_one_pattern(literals: frozenset[str], text: str) -> str:
+    """The plain way, slow for many literals: a pattern with the longest first."""
+    ordered = sorted(filter(None, literals), key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, ordered)), lambda match: f"({match[0]})", text) if ordered else text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.frozensets(st.text("ab<]^-", max_size=4), max_size=6), st.text("ab<]^-|", max_size=30))
+def test_literals_are_found_as_by_one_pattern(literals: frozenset[str], text: str) -> None:
+    found = Literals(literals).replace(text, lambda literal: f"({literal})")
+    assert found == by_one_pattern(literals, text)
+
+
+class CountedStr(str):
+    """Counts how often it is cut."""
+
+    cuts = 0
+
+    def __getitem__(self, key: Any) -> str:
+        CountedStr.cuts += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("typed", ["<", "<u", "<unused", "<unused62", "[mult", "x"])
+def test_thousands_of_control_tokens_cost_a_few_looks_at_a_place(typed: str) -> None:
+    """Gemma has 6250. Work is counted: a place may be looked at once for each length, never for each literal."""
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>", "[multimodal]"]
+    literals = Literals(frozenset([*names, *(f"<unused{number}>" for number in range(6242))]))
+    text = CountedStr(typed * 3000)
+    CountedStr.cuts = 0
+    assert literals.replace(text, lambda literal: "") == text
+    assert CountedStr.cuts <= 7 * 3000
+
+
+def test_a_literal_that_is_typed_often_is_tokenized_once() -> None:
+    vocab = FakeVocabulary()
+    asked: list[str] = []
+    real = vocab.tokenize
+
+    def counted(text: str, **options: Any) -> list[int]:
+        asked.append(text)
+        return real(text, **options)
+
+    vocab.tokenize = counted  # type: ignore[method-assign]
+    assert chat("{{ messages[0].content }}", vocab, "<s>x" * 200) == plain("<s>x" * 200)
+    assert asked.count("<s>") <= 2
 
 
 def test_extra_text_fields_reach_the_template_and_none_is_absent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import threading
@@ -21,13 +22,14 @@ SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that attempts never share a seed withi
 class Answer:
     """Iterates over the chunks that `start()` yields in a worker thread.
 
-    The first Ctrl-C cancels the answer, whose last chunk then says so; the second raises KeyboardInterrupt.
-    Use as a context manager, in the main thread.
+    The first Ctrl-C cancels the answer, whose last chunk then says so; the second raises KeyboardInterrupt, unless
+    `patient`: then it changes nothing. Use as a context manager, in the main thread.
     """
 
-    def __init__(self, llm: LLM, start: Start) -> None:
+    def __init__(self, llm: LLM, start: Start, *, patient: bool = False) -> None:
         self._llm = llm
         self._start = start
+        self._patient = patient
         self._interrupts = 0
         self._ended = False
         self._items: queue.SimpleQueue[Chunk | BaseException | None] = queue.SimpleQueue()
@@ -69,7 +71,7 @@ class Answer:
 
     def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         self._interrupts += 1
-        if self._interrupts > 1:
+        if self._interrupts > 1 and not self._patient:
             raise KeyboardInterrupt
         self._llm.cancel()
 
@@ -82,10 +84,23 @@ class Answer:
         self._items.put(None)
 
 
-def write_out(llm: LLM, start: Start, write: Callable[[str], None]) -> Completion:
-    """Hand every piece of text to `write` and return what the answer came to."""
+@contextlib.contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C raises nothing in the block, which may let it stop an answer. Use in the main thread."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler not in (None, signal.SIG_IGN):
+        signal.signal(signal.SIGINT, lambda _signal, _frame: None)
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+
+
+def write_out(llm: LLM, start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:
+    """Hand every piece of text to `write` and return what the answer came to; `patient` as for `Answer`."""
     completion: Completion | None = None
-    with Answer(llm, start) as answer:
+    with Answer(llm, start, patient=patient) as answer:
         for chunk in answer:
             if chunk.text:
                 write(chunk.text)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
+import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from importlib import import_module
+from types import FrameType
+from typing import Any
 
 import click
 
-from localspec.cli.terminal import drop_output, flushed_output, prepare_streams
+from localspec.cli.terminal import drop_output, flushed_output, prepare_streams, printable
 from localspec.errors import LocalspecError
 
 COMMANDS = {
@@ -22,14 +30,27 @@ COMMANDS = {
     "calibrate": "localspec.cli.calibrate:calibrate",
 }
 INTERRUPTED = 130
+TERMINATED = 143
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
 class LazyGroup(click.Group):
     """A group that imports a command's module on demand and turns every error into a sentence.
 
     Exit codes: 0 done, 1 an error (one sentence and its remedy on standard error), 2 wrong usage,
-    130 stopped by Ctrl-C.
+    130 stopped by Ctrl-C, 143 by SIGTERM.
     """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """As click's. Output that fails before a command runs, such as a help page's, ends like any other."""
+        if not extra.get("standalone_mode", True):
+            return super().main(*args, **extra)
+        with _terminable():
+            try:
+                return super().main(*args, **extra)
+            except OSError as error:
+                _give_up(error)
+                sys.exit(1)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names, in the order of the help page."""
@@ -56,24 +77,57 @@ class LazyGroup(click.Group):
             click.echo(err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            drop_output()
-            if not isinstance(error, BrokenPipeError):  # whoever read the answer has had enough
-                _report(error)
+            _give_up(error)
             ctx.exit(1)
 
 
-def _report(error: Exception) -> None:
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the block as an exception would, so that no child process is left behind; a second one kills."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise SystemExit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _give_up(error: Exception) -> None:
+    """Say what went wrong, wherever something can still be said."""
+    output_failed = drop_output() or (
+        isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE
+    )
+    if not isinstance(error, BrokenPipeError):  # whoever read the answer has had enough
+        with contextlib.suppress(OSError):
+            _report(error, output_failed)
+    drop_output()
+
+
+def _report(error: Exception, output_failed: bool) -> None:
     """Print the sentence and the remedy; the traceback only where LOCALSPEC_DEBUG asks for it."""
     if os.environ.get("LOCALSPEC_DEBUG"):
-        traceback.print_exception(error)
-    click.echo(f"error: {_sentence(error)}", err=True)
+        click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
+    click.echo(printable(f"error: {_sentence(error, output_failed)}"), err=True)
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, output_failed: bool) -> str:
     if isinstance(error, LocalspecError):
         return f"{error.message}\n{error.remedy}".rstrip()
     if isinstance(error, MemoryError):
         return "there is not enough memory.\nUse a smaller -c/--ctx-size or a smaller model."
+    if isinstance(error, OSError) and output_failed:
+        return (
+            f"standard output cannot be written: {error.strerror or error}.\n"
+            "Free some space there, or send it elsewhere."
+        )
     what = " ".join(str(error).split())
     return f"{type(error).__name__}: {what}\nThis was not expected: LOCALSPEC_DEBUG=1 shows the traceback."
 

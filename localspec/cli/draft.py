@@ -116,6 +116,12 @@ def _sentence(trial: Trial) -> str:
     return f"drafts with {trial.chosen} ({times} a token){doubt}"
 
 
+def _file(file: str) -> Path:
+    if not file.strip():
+        raise click.UsageError("The name of the draft file is empty.")
+    return Path(file)
+
+
 def _draft_of(pair: str | None, file: str | None) -> Path:
     """The file, which must be here. Raises `NotDownloaded`."""
     from localspec.hub.catalogue import DEFAULT_PAIR
@@ -123,8 +129,8 @@ def _draft_of(pair: str | None, file: str | None) -> Path:
     from localspec.hub.store import Store
 
     if file is not None:
-        return Path(file)
-    chosen = find_pair(pair or DEFAULT_PAIR)
+        return _file(file)
+    chosen = find_pair(DEFAULT_PAIR if pair is None else pair)
     _, path = Store().pair_paths(chosen)
     if path is None:
         raise click.UsageError(f"{chosen.name} has no draft model: it drafts from repeated text.")
@@ -137,7 +143,7 @@ def _path(pair: str | None, file: str | None) -> Path:
     from localspec.hub.store import Store
 
     if file is not None:
-        return Path(file)
+        return _file(file)
     chosen = find_pair(pair or "")
     if chosen.draft is None:
         raise click.UsageError(f"{chosen.name} has no draft model: it drafts from repeated text.")

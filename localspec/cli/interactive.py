@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.answer import Start, attempt_seed, figures, write_out
+from localspec.cli.answer import Start, attempt_seed, figures, interrupts_ignored, write_out
 from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.options import DRAFT_TOKENS, ModelOptions
 from localspec.cli.terminal import busy, checked_text, say, write_answer
-from localspec.errors import LocalspecError
+from localspec.errors import ContextFull, LocalspecError, PromptTooLong
 
 if TYPE_CHECKING:
     from localspec.llm import LLM
@@ -35,6 +35,12 @@ KEYS = (
 )
 
 
+MAKE_ROOM = (
+    "/undo takes the last question and its answer back, /clear empties the conversation; "
+    "-c/--ctx-size gives a larger context at the start."
+)
+
+
 class Chat:
     """One conversation with one engine."""
 
@@ -50,16 +56,22 @@ class Chat:
         self._leaving = False
 
     def run(self, read: Callable[[], str]) -> None:
-        """Read and answer until /exit or the end of input (EOFError)."""
-        while not self._leaving:
-            try:
-                line = read()
-            except EOFError:
-                return
-            try:
-                self.handle(line)
-            except LocalspecError as error:
-                say(f"error: {error.message}\n{error.remedy}".rstrip())
+        """Read and answer until /exit or the end of input (EOFError).
+
+        Ctrl-C stops an answer and never the conversation, however often it comes: only `read` may raise
+        KeyboardInterrupt.
+        """
+        with interrupts_ignored():
+            while not self._leaving:
+                try:
+                    line = read()
+                except EOFError:
+                    return
+                try:
+                    self.handle(line)
+                except LocalspecError as error:
+                    full = isinstance(error, PromptTooLong | ContextFull)
+                    say(f"error: {error.message}\n{MAKE_ROOM if full else error.remedy}".rstrip())
 
     def handle(self, line: str) -> None:
         """One entry. Raises `LocalspecError` for a question that got no answer; its turn is then dropped."""
@@ -93,7 +105,7 @@ class Chat:
             return
         self.conversation.turns = [*earlier, Turn(question, completion.text, attempt)]
         if completion.notice:
-            say(completion.notice)
+            say(f"{completion.notice}\n{MAKE_ROOM}")
         if not self._quiet:
             stopped = "stopped, " if completion.finish_reason == "cancelled" else ""
             say(stopped + figures(completion), dim=True)
@@ -107,7 +119,7 @@ class Chat:
                 waiting.close()
                 write_answer(text)
 
-            completion = write_out(self._llm, start, write)
+            completion = write_out(self._llm, start, write, patient=True)
         if completion.text and not completion.text.endswith("\n"):
             write_answer("\n")
         return completion

@@ -80,6 +80,10 @@ class ModelOptions:
         """
         if self.pair is not None and self.target is not None:
             raise click.UsageError("PAIR and -m/--target both say what to run: give one of them.")
+        if self.pair is not None and not self.pair.strip():
+            raise click.UsageError(
+                "PAIR is empty: leave it out for the default pair, or see `localspec list`."
+            )
         if self.draft is not None and self.no_draft:
             raise click.UsageError("-md/--draft and --no-draft exclude each other.")
         name = self.pair or ""
@@ -139,6 +143,8 @@ def _is_path(name: str) -> bool:
 
 
 def _file(text: str) -> Path:
+    if not text.strip():
+        raise click.UsageError("The name of a model file is empty.")
     path = Path(text)
     if _HUB_NAME.fullmatch(text) and not text.lower().endswith(".gguf") and not path.exists():
         raise click.UsageError(

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 
 def history_path() -> Path:
-    """LOCALSPEC_HOME where it is set, else the user's state folder."""
+    """LOCALSPEC_HOME where it is set, else the user's state folder. Raises `StoreError`."""
     from platformdirs import user_state_path
 
-    home = os.environ.get("LOCALSPEC_HOME")
-    return (Path(home) if home else user_state_path("localspec", appauthor=False)) / "chat-history"
+    from localspec.hub.home import home_folder
+
+    given = os.environ.get("LOCALSPEC_HOME")
+    home = home_folder(given) if given else user_state_path("localspec", appauthor=False)
+    return home / "chat-history"
 
 
 class History(FileHistory):

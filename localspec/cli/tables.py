@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from localspec.cli.terminal import is_terminal
+from localspec.cli.terminal import is_terminal, printable
 
 WIDE = 120
 """Columns where nobody's window limits them."""
@@ -24,8 +24,8 @@ def show_table(
     for index, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if index else "left")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     stream = sys.stderr if err else sys.stdout
     width = None if is_terminal(stream) else WIDE
     console = Console(file=stream, width=width, highlight=False)
-    console.print(*([Text(title)] if title else []), table, sep="\n")
+    console.print(*([Text(printable(title))] if title else []), table, sep="\n")

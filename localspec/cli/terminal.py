@@ -35,16 +35,25 @@ def flushed_output() -> Iterator[None]:
             sys.stdout.flush()
 
 
-def drop_output() -> None:
-    """After standard output has failed, send what is left in its buffer nowhere: the exit stays quiet."""
+def drop_output() -> bool:
+    """What a failing stream still holds goes nowhere, so that the exit stays quiet; whether standard output fails."""
+    failing = _dropped(sys.stdout)
+    _dropped(sys.stderr)
+    return failing
+
+
+def _dropped(stream: TextIO | None) -> bool:
+    if stream is None or stream.closed:
+        return False
     try:
-        with flushed_output():
-            pass
+        stream.flush()
     except OSError:
         with contextlib.suppress(OSError):  # a stream in memory has no descriptor
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stdout.fileno())
+            os.dup2(null, stream.fileno())
             os.close(null)
+        return True
+    return False
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -76,8 +85,9 @@ def ask(question: str, *, default: bool) -> bool:
 
 
 def say(text: str, *, dim: bool = False) -> None:
-    """One line on standard error."""
-    click.echo(click.style(printable(text), dim=True) if dim else printable(text), err=True)
+    """One line on standard error, where that can be written: an answer goes on without it."""
+    with contextlib.suppress(OSError):
+        click.echo(click.style(printable(text), dim=True) if dim else printable(text), err=True)
 
 
 def write_answer(text: str) -> None:

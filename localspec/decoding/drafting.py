@@ -73,6 +73,10 @@ class ModelDrafter:
 
     def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
         """One pass of the draft per token, as long as the plan says that it pays."""
+        if params.logit_bias and params.bans_all(
+            self._shared
+        ):  # the target may have ids that the draft lacks
+            return Draft()
         pending = sequence[len(self.session.tokens) :]
         history = list(sequence) if params.penalised else []
         tokens: list[int] = []

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.decoding.checks import as_integer, as_number, shown
 from localspec.decoding.distribution import Distribution, TokenArray
 from localspec.errors import DecodeError, InvalidRequest
 
@@ -17,15 +18,18 @@ Logits = NDArray[np.float32]
 
 MIN_TEMPERATURE = 1e-4
 """Below this a temperature cannot be told from 0 in float32 logits: it is greedy."""
+MAX_BIAS = 1e4
+"""Far beyond the spread of any model's logits, and far from what float32 cannot hold."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn. Validated once; raises `InvalidRequest` naming the field.
+    """How tokens are drawn. Validated once; raises `InvalidRequest` naming the field. numpy's numbers are numbers.
 
     Order, as in llama.cpp: penalties and bias, top_k, top_p, min_p, temperature last.
     temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off; max_tokens None means until the end.
     The penalties look at the last `repeat_last_n` tokens of prompt and answer (-1: all of them).
+    logit_bias: token id to what is added to its logit, from -1e4 to 1e4, or -inf: never.
     """
 
     temperature: float = 0.8
@@ -42,19 +46,20 @@ class SamplingParams:
     stop: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name, low, high in _FLOAT_RANGES:
-            _check_number(name, getattr(self, name), low, high)
-        _check_integer("top_k", self.top_k, 0)
-        _check_integer("repeat_last_n", self.repeat_last_n, -1)
+        checked: dict[str, object] = {
+            name: _checked_number(name, getattr(self, name), low, high) for name, low, high in _FLOAT_RANGES
+        }
+        checked["top_k"] = _checked_integer("top_k", self.top_k, 0)
+        checked["repeat_last_n"] = _checked_integer("repeat_last_n", self.repeat_last_n, -1)
         for name in ("seed", "max_tokens"):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 0)
+                checked[name] = _checked_integer(name, getattr(self, name), 0)
         if self.seed is not None and self.seed >= 2**64:
             raise _invalid("seed", self.seed, "a whole number below 2**64")
-        if self.repeat_penalty == 0:
-            raise _invalid("repeat_penalty", 0, "above 0 (1 is off)")
-        object.__setattr__(self, "stop", _checked_stops(self.stop))
-        object.__setattr__(self, "logit_bias", MappingProxyType(_checked_bias(self.logit_bias)))
+        checked["stop"] = _checked_stops(self.stop)
+        checked["logit_bias"] = MappingProxyType(_checked_bias(self.logit_bias))
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
@@ -68,12 +73,17 @@ class SamplingParams:
             self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
         )
 
+    def bans_all(self, n_vocab: int) -> bool:
+        """Whether `logit_bias` leaves none of the ids below `n_vocab`."""
+        banned = sum(bias == -math.inf and token < n_vocab for token, bias in self.logit_bias.items())
+        return banned >= n_vocab
+
 
 _FLOAT_RANGES = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
-    ("repeat_penalty", 0.0, 100.0),
+    ("repeat_penalty", 1e-3, 100.0),
     ("frequency_penalty", -100.0, 100.0),
     ("presence_penalty", -100.0, 100.0),
 )
@@ -84,18 +94,33 @@ def distribution(logits: Logits, params: SamplingParams, history: Sequence[int] 
 
     logits:  shape (V,), float32, not changed.
     history: every id before the position this row predicts; read by the penalties only.
-    Raises `DecodeError` when the row holds no finite logit or a NaN.
+    Raises `DecodeError` when the row holds no finite logit or a NaN, `InvalidRequest` when `logit_bias` leaves none.
     """
+    raw = logits
     if params.logit_bias or (params.penalised and history):
         logits = _adjusted(logits, params, history)
     best = int(np.argmax(logits))  # the first NaN, if there is one
     if not math.isfinite(logits[best]):
-        raise DecodeError(f"The model returned a logit of {logits[best]} for token {best}.", code=0)
+        raise _no_choice(raw, float(logits[best]), best)
     if params.greedy:
         return Distribution.point(best)
     tokens, values = _candidates(logits, params)
     scaled = (values - values.max()) / params.temperature
     return Distribution.normalised(tokens, np.exp(scaled))
+
+
+def _no_choice(raw: Logits, value: float, token: int) -> DecodeError | InvalidRequest:
+    if value == -math.inf and math.isfinite(raw[int(np.argmax(raw))]):
+        return InvalidRequest(
+            "logit_bias is -inf for every token that could come next.",
+            "It must leave at least one.",
+            name="logit_bias",
+        )
+    return DecodeError(
+        f"The model returned a logit of {value} for token {token}.",
+        "Its file may be damaged: `localspec pull NAME` verifies the files of a pair.",
+        code=0,
+    )
 
 
 def _adjusted(logits: Logits, params: SamplingParams, history: Sequence[int]) -> Logits:
@@ -173,19 +198,25 @@ def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
 
 
-def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+def _checked_number(name: str, value: object, low: float, high: float) -> float:
+    number = as_number(value)
+    if number is None or not low <= number <= high:
         raise _invalid(name, value, f"a number from {low:g} to {high:g}")
+    return number
 
 
-def _check_integer(name: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+def _checked_integer(name: str, value: object, low: int) -> int:
+    number = as_integer(value)
+    if number is None or number < low:
         raise _invalid(name, value, f"a whole number, {low} or more")
+    return number
 
 
 def _checked_stops(stop: object) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else stop
-    if not isinstance(stops, Sequence) or not all(isinstance(text, str) and text for text in stops):
+    if isinstance(stops, bytes) or not isinstance(stops, Sequence):
+        raise _invalid("stop", stop, "one or several strings")
+    if not all(isinstance(text, str) and text for text in stops):
         raise _invalid("stop", stop, "one or several strings, none of them empty")
     return tuple(stops)
 
@@ -193,17 +224,14 @@ def _checked_stops(stop: object) -> tuple[str, ...]:
 def _checked_bias(bias: object) -> dict[int, float]:
     if not isinstance(bias, Mapping):
         raise _invalid("logit_bias", bias, "a mapping of token ids to numbers")
+    checked: dict[int, float] = {}
     for token, value in bias.items():
-        _check_integer("logit_bias", token, 0)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or math.isnan(value)
-            or value == math.inf
-        ):
-            raise _invalid("logit_bias", value, "a finite number or -inf")
-    return {int(token): float(value) for token, value in bias.items()}
+        number = as_number(value)
+        if number is None or not (abs(number) <= MAX_BIAS or number == -math.inf):
+            raise _invalid("logit_bias", value, f"a number from -{MAX_BIAS:g} to {MAX_BIAS:g}, or -inf")
+        checked[_checked_integer("logit_bias", token, 0)] = number
+    return checked
 
 
 def _invalid(name: str, value: object, wanted: str) -> InvalidRequest:
-    return InvalidRequest(f"{name} is {value!r}.", f"It must be {wanted}.", name=name, value=value)
+    return InvalidRequest(f"{name} is {shown(value)}.", f"It must be {wanted}.", name=name, value=value)

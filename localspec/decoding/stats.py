@@ -12,6 +12,8 @@ class Step:
     A round that only reads a piece of the prompt commits nothing. Times are seconds; `seconds` is the whole
     round, drafting and passes included.
     width, length: tokens in the pass (padding included), and cells before it.
+    num_accepted: drafted tokens that were committed. An answer that ends among them has no token of the target's own
+    in its last round.
     """
 
     width: int
@@ -26,11 +28,23 @@ class Step:
     target_seconds: float
     seconds: float
 
+    @property
+    def recovered(self) -> bool:
+        """Whether a token of the target's own took the place of a refused one."""
+        return self.num_drafted > 0 and not self.bonus and len(self.tokens) > self.num_accepted
+
+    @property
+    def plain(self) -> bool:
+        """Whether a token was committed without a draft."""
+        return self.num_drafted == 0 and len(self.tokens) > 0
+
 
 @dataclass
 class Stats:
     """Counters of one answer. Times are seconds.
 
+    tokens = accepted + recovered + bonus + plain: drafted ones that stand, those in the place of a refused one, those
+    after a draft that stands whole, and those of rounds without a draft.
     prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those
     that the last prefill round committed. target_seconds and
     draft_seconds are spent in forward passes and drafting, other_seconds is the rest.
@@ -43,7 +57,9 @@ class Stats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    recovered: int = 0
     bonus: int = 0
+    plain: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -61,7 +77,9 @@ class Stats:
         self.rounds += 1 if step.tokens else 0
         self.drafted += step.num_drafted
         self.accepted += step.num_accepted
+        self.recovered += int(step.recovered)
         self.bonus += int(step.bonus)
+        self.plain += int(step.plain)
         self.target_seconds += step.target_seconds
         self.draft_seconds += step.draft_seconds
         self.other_seconds += step.seconds - step.target_seconds - step.draft_seconds

@@ -7,7 +7,7 @@ import importlib.resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from localspec.errors import CatalogueError, UnknownPair
+from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.hub.pair import HubSource, ModelFile, Pair, Source, WheelSource
 from localspec.hub.pairfile import read_pair
 
@@ -17,8 +17,12 @@ DEFAULT_PAIR = "qwen2.5-coder-1.5b"
 
 
 def pair(name: str) -> Pair:
-    """The pair of that name. Raises UnknownPair, CatalogueError."""
+    """The pair of that name. Raises InvalidRequest for a name that is no text, UnknownPair, CatalogueError."""
     files = _pair_files()
+    if not isinstance(name, str):
+        raise InvalidRequest(
+            f"The name of the pair is {name!r:.60}.", f"Known pairs: {', '.join(files)}.", name="name"
+        )
     if name not in files:
         close = difflib.get_close_matches(name.lower(), files, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from localspec.errors import StoreError
 from localspec.hub.disk import disk_errors, write_durably
+from localspec.hub.home import home_folder
 
 FORMAT = 1
 ORIGINAL = "original"
@@ -115,7 +116,7 @@ class PreparedDrafts:
     """
 
     def __init__(self, home: Path) -> None:
-        self.home = home.expanduser().absolute()
+        self.home = home_folder(home)
         self.folder = self.home / "prepared"
 
     def path(self, source: Source, format_name: str) -> Path:

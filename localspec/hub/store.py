@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,9 +9,12 @@ from pathlib import Path
 from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.hub.catalogue import ModelFile, Pair, pairs
 from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
+from localspec.hub.home import default_home, home_folder
 from localspec.hub.partial import Partial
 from localspec.hub.prepared import PreparedDrafts, Source
 from localspec.hub.progress import Reporter, readable
+
+__all__ = ["Store", "default_home"]
 
 FORMAT = 1
 LOCK_POLL_SECONDS = 0.2
@@ -23,11 +25,11 @@ class Store:
 
     home:  the folder; by default the environment variable LOCALSPEC_HOME, else the user's data folder.
 
-    Raises StoreError if the folder was written by a newer localspec.
+    Raises StoreError if the folder cannot be, or was written by a newer localspec.
     """
 
     def __init__(self, home: Path | None = None) -> None:
-        self.home = (home or default_home()).expanduser().absolute()
+        self.home = default_home() if home is None else home_folder(home)
         self._check_format()
 
     def path(self, file: ModelFile) -> Path | None:
@@ -188,10 +190,3 @@ class Store:
                 "Upgrade localspec, or set LOCALSPEC_HOME to another folder.",
                 path=str(self.home),
             )
-
-
-def default_home() -> Path:
-    """LOCALSPEC_HOME, or the user's data folder for localspec."""
-    import platformdirs
-
-    return Path(os.environ.get("LOCALSPEC_HOME") or platformdirs.user_data_dir("localspec", appauthor=False))

@@ -95,6 +95,8 @@ class _Reader:
         key = self.text("a key", _MAX_KEY)
         if not key:
             raise GGUFFault("one of its keys is empty")
+        if "\0" in key:  # llama.cpp would take it for the key that its beginning is
+            raise GGUFFault(f"the key {key!r} holds a NUL")
         if key in self.value_types:
             raise GGUFFault(f"the key {key!r} occurs twice")
         self.value_types[key] = kind = self.u32()
@@ -105,7 +107,8 @@ class _Reader:
 
     def scalar(self, key: str, kind: int) -> Scalar:
         if kind == _STRING:
-            return self.text(f"the value of {key!r}", _MAX_STRING)
+            # llama.cpp reads C strings.
+            return self.text(f"the value of {key!r}", _MAX_STRING).partition("\0")[0]
         form = _SCALARS.get(kind)
         if form is None:
             raise GGUFFault(f"the key {key!r} has the unknown value type {kind}")
@@ -171,6 +174,8 @@ class _Reader:
 
     def tensor(self) -> TensorInfo:
         name = self.text("a tensor name", _MAX_TENSOR_NAME)
+        if "\0" in name:
+            raise GGUFFault(f"the tensor name {name!r} holds a NUL")
         if name in self.tensor_names:
             raise GGUFFault(f"the tensor {name!r} occurs twice")
         self.tensor_names.add(name)

@@ -68,8 +68,8 @@ _CONTROL_BY_NAME = frozenset(
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """tokens: the bytes of each entry, by id. token_types: LLAMA_TOKEN_TYPE of each, a byte, or b"".
-    bos_id, eos_id: None where the model has none.
+    """tokens: the bytes of each entry as llama.cpp reads it, by id. token_types: LLAMA_TOKEN_TYPE of each, a byte,
+    or b"". bos_id, eos_id: None where the model has none.
     """
 
     model: str
@@ -91,6 +91,7 @@ def tokenizer_facts(scalars: dict[str, Scalar], tokens: tuple[bytes, ...], types
         raise GGUFFault("it has no tokenizer (tokenizer.ggml.model)")
     if not tokens:
         raise GGUFFault("it has no vocabulary (tokenizer.ggml.tokens)")
+    tokens = _as_read(tokens)
     pre = "gemma4" if model == "gemma4" else str(pre)
     _check_vocabulary(model, tokens)
     if types and len(types) < 4 * len(tokens):
@@ -115,7 +116,7 @@ def special_texts(tokens: tuple[bytes, ...], token_types: bytes) -> frozenset[st
     """
     found = {tokens[match.start()] for match in _UNKNOWN_OR_CONTROL.finditer(token_types)}
     found |= _CONTROL_BY_NAME.intersection(tokens)
-    return frozenset(token.decode("utf-8", errors="replace") for token in found if token)
+    return frozenset(token.decode("utf-8", errors="replace") for token in found)
 
 
 def _special_id(scalars: dict[str, Scalar], which: str, default: int | None, n_vocab: int) -> int | None:
@@ -127,10 +128,18 @@ def _special_id(scalars: dict[str, Scalar], which: str, default: int | None, n_v
     return None
 
 
+def _as_read(tokens: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The entries as llama.cpp has them: C strings, which end at a NUL, and a name of its own for an empty one."""
+    if b"\0" in b"".join(tokens):
+        tokens = tuple(token.partition(b"\0")[0] for token in tokens)
+    if b"" in tokens:
+        tokens = tuple(token or b"[EMPTY_%d]" % index for index, token in enumerate(tokens))
+    return tokens
+
+
 def _check_vocabulary(model: str, tokens: tuple[bytes, ...]) -> None:
     distinct = set(tokens)
-    empty = tokens.count(b"") if b"" in distinct else 0  # llama.cpp gives each empty one a name of its own
-    if len(distinct) - (empty > 0) + empty != len(tokens):
+    if len(distinct) != len(tokens):
         raise GGUFFault(f"its vocabulary has the token {_first_repeated(tokens)} twice")
     if model == "llama":
         for byte in range(256):
@@ -141,7 +150,7 @@ def _check_vocabulary(model: str, tokens: tuple[bytes, ...]) -> None:
 def _first_repeated(tokens: tuple[bytes, ...]) -> str:
     seen: set[bytes] = set()
     for token in tokens:
-        if token and token in seen:
+        if token in seen:
             return repr(token.decode("utf-8", errors="replace"))
         seen.add(token)
     return "''"

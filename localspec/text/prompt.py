@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from localspec.errors import InvalidRequest
+from localspec.text.literals import Literals, literals_of
 from localspec.text.messages import checked_messages, checked_text
 
 
@@ -47,15 +48,16 @@ def render_prompt(
 
     Raises InvalidRequest for messages that are none, TemplateError as the template does.
     """
-    hidden = _Hidden(vocab.control_literals)
+    hidden = _Hidden(literals_of(vocab.control_literals))
     shielded = [
         {field: hidden.hide(text) for field, text in message.items()}
         for message in checked_messages(messages)
     ]
     first, *rest = hidden.split(template.render(shielded))
     ids = vocab.tokenize(first, parse_special=True, add_bos=_wants_bos(vocab, first))
+    plain = {literal: _as_plain_text(vocab, literal) for literal in set(rest[::2])}
     for literal, text in zip(rest[::2], rest[1::2], strict=True):
-        ids += _as_plain_text(vocab, literal)
+        ids += plain[literal]
         ids += vocab.tokenize(text, parse_special=True) if text else []
     return _not_empty(ids)
 
@@ -73,18 +75,16 @@ def text_prompt(vocab: Vocabulary, text: str) -> list[int]:
 class _Hidden:
     """Control-token texts, swapped for placeholders that no one can guess and no usual filter alters."""
 
-    def __init__(self, literals: frozenset[str]) -> None:
-        # Longest first, so that a literal that contains another one is taken whole.
-        ordered = sorted(filter(None, literals), key=len, reverse=True)
-        self._literals = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+    def __init__(self, literals: Literals) -> None:
+        self._literals = literals
         self._nonce = f"{secrets.randbits(128):039d}"
         self._texts: list[str] = []
 
     def hide(self, text: str) -> str:
-        return self._literals.sub(self._placeholder, text) if self._literals else text
+        return self._literals.replace(text, self._placeholder)
 
-    def _placeholder(self, match: re.Match[str]) -> str:
-        self._texts.append(match.group())
+    def _placeholder(self, literal: str) -> str:
+        self._texts.append(literal)
         return f"\ue000{self._nonce}{len(self._texts) - 1}\ue001"
 
     def split(self, rendered: str) -> list[str]:
