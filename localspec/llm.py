@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +11,6 @@ from localspec.calibration import Notify, measured_costs
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.decoding.loop import Generation, run
-from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
 from localspec.decoding.sampling import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.engine import Engine, StrPath, engine_options
@@ -21,6 +19,7 @@ from localspec.hub.catalogue import DEFAULT_PAIR, pair
 from localspec.hub.home import home_folder
 from localspec.hub.store import Store
 from localspec.llama.backend import close_at_exit
+from localspec.policy import choose_rule, describe_drafting
 from localspec.preparation import improved_engine, load_engine
 from localspec.request import (
     Chunk,
@@ -141,7 +140,7 @@ class LLM:
     @property
     def drafting(self) -> str:
         """Whether tokens are drafted by default, and why not."""
-        return self._describe_drafting(self._draft_tokens)
+        return describe_drafting(self.engine, self._adaptive, self._draft_tokens)
 
     def chat(
         self,
@@ -255,7 +254,7 @@ class LLM:
                 finish_reason=generation.finish_reason or "cancelled",
                 stats=stats,
                 seed=params.seed,
-                drafting=self._describe_drafting(request.draft_tokens, stats),
+                drafting=describe_drafting(self.engine, self._adaptive, request.draft_tokens, stats),
                 notice=self._notice(generation),
             )
             yield Chunk(rest, (), completion)
@@ -307,30 +306,8 @@ class LLM:
         except DecodeCancelled:
             return
 
-    def _describe_drafting(self, draft_tokens: int | str, stats: Stats | None = None) -> str:
-        reason = self.engine.no_draft_reason
-        if reason or draft_tokens == 0:
-            return f"off: {reason or 'asked for'}"
-        sources = "from the draft model" if self.engine.draft else "from repeated text"
-        if isinstance(draft_tokens, int):
-            return f"on, {draft_tokens} tokens a round {sources}"
-        controller = self._adaptive
-        if self.engine.draft and controller is not None:
-            pays = controller.can_pay(0)
-            sources += (
-                " and repeated text" if pays else " never pays on this machine: only from repeated text"
-            )
-        if stats is not None and not stats.drafted:
-            return "off: nothing in this answer was worth drafting"
-        return f"on where it pays, {sources}"
-
     def _notice(self, generation: Generation) -> str:
         n_ctx = self.engine.target.n_ctx
         if generation.finish_reason == "length" and len(generation.sequence) > n_ctx:
             return f"The context of {n_ctx} tokens is full: the answer ends here."
         return ""
-
-
-def choose_rule(seed: int | None) -> Rule:
-    """Coupled where the caller wants a text that repeats, whatever is drafted; else the rule that accepts more."""
-    return RejectionRule(secrets.randbits(63)) if seed is None else CoupledRule(seed)

@@ -129,7 +129,11 @@ def setup(extra: str) -> None:
     make_venv()
     pip("updating pip", "--upgrade", "pip")
     install_llama()
-    pip("installing localspec and the packages it needs", "--editable", f".[{extra}]" if extra else ".")
+    # A path entry instead of an import hook: from the folder above the clone, the clone itself, which has the
+    # package's name, would otherwise be taken for it.
+    compat = ("--config-settings", "editable_mode=compat")
+    what = f".[{extra}]" if extra else "."
+    pip("installing localspec and the packages it needs", *compat, "--editable", what)
     write_stamp(key=setup_key(), extras=sorted({"", extra}))
 
 

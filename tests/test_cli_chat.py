@@ -140,12 +140,14 @@ def test_json_is_one_object_with_everything() -> None:
         "finish_reason",
         "statistics",
         "settings",
+        "sampling",
         "seed",
         "drafting",
         "notice",
     ]
     assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == ("🙂", [1], "stop", 7)
     assert answer["statistics"]["acceptance_rate"] == 0.75
+    assert (answer["sampling"]["temperature"], answer["sampling"]["top_k"]) == (0.8, 40)
     assert answer["settings"]["draft"]["file"] == "/models/draft.gguf"
 
 
@@ -212,7 +214,6 @@ def test_ctrl_c_while_loading_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> 
         ["pair", "-m", "x.gguf"],
         ["-md", "x.gguf"],
         ["pair", "-md", "x.gguf"],
-        ["-m", "a.gguf", "-md", "b.gguf", "--no-draft"],
         ["-m", "Qwen/Some-GGUF:Q4_K_M"],
         ["Qwen/Some-GGUF"],
         ["-m", "a.gguf", "-md", "Qwen/Some-GGUF:Q4_K_M"],

@@ -431,7 +431,11 @@ def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain):
     cheap = CostTable({1: 1.0, 32: 1.1})
     before, llm._adaptive = llm._adaptive, AdaptiveController(cheap, cheap)
     try:
-        text = b"".join(llm.engine.target.model.piece(token) for token in plain).decode("latin-1").replace("\0", "")
+        text = (
+            b"".join(llm.engine.target.model.piece(token) for token in plain)
+            .decode("latin-1")
+            .replace("\0", "")
+        )
         answer = llm.generate("abc", max_tokens=200, draft_tokens="auto", prediction=text, **GREEDY)
     finally:
         llm._adaptive = before

@@ -9,6 +9,7 @@ import pytest
 
 from localspec.decoding.control import FixedLength
 from localspec.decoding.ledger import LEAST_CREDIT, MOST_CREDIT, SHARE, Ledger
+from localspec.decoding.stats import Step
 
 from .simulation import CURVES, DRAFT_CURVE, World, clairvoyant_rate, decode_rate, table
 
@@ -158,3 +159,28 @@ def test_the_dynamic_program_beats_every_fixed_length():
 def test_curves_are_what_was_measured():
     assert table(DRAFT_CURVE).time(1) == 0.0088
     assert table(CURVES["Q4_0"]).padded_time(2, 32) == pytest.approx(1.6 * 0.0225)
+
+
+def test_a_free_drafter_is_judged_also_while_it_is_not_used():
+    """Short matches are not drafted at first; when they keep being right, they are."""
+    controller = World(CURVES["Q4_K_M"], *stationary(0.9, 0)).controller()
+    controller.draft = None
+    short = 4
+    assert not controller.plan(20, 0).take("ngram", short)
+    for _ in range(12):
+        plan = controller.plan(20, 0)
+        if plan.take("ngram", short):
+            break
+        plan.watch("ngram", short, 7)
+        controller.observe(_plain_step(7))
+    assert controller.plan(20, 0).take("ngram", short)
+    for _ in range(12):
+        plan = controller.plan(0, 0)
+        plan.watch("ngram", short, 7)
+        controller.observe(_plain_step(5))
+    assert not controller.plan(20, 0).take("ngram", short)
+
+
+def _plain_step(token: int) -> Step:
+    seconds = CURVES["Q4_K_M"][0]
+    return Step(1, 0, (token,), 0, 0, 0, False, None, 0.0, seconds, seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +21,9 @@ from localspec.cli.options import (
     yes_option,
 )
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer
+
+if TYPE_CHECKING:
+    from localspec.decoding.sampling import SamplingParams
 
 
 @click.command()
@@ -80,6 +85,7 @@ def _answer_once(
                 "finish_reason": completion.finish_reason,
                 "statistics": completion.stats.to_dict(),
                 "settings": llm.settings,
+                "sampling": _json_ready(options.sampling()),
                 "seed": completion.seed,
                 "drafting": completion.drafting,
                 "notice": completion.notice,
@@ -93,6 +99,11 @@ def _answer_once(
         say(figures(completion), dim=True)
     if completion.finish_reason == "cancelled":
         raise KeyboardInterrupt
+
+
+def _json_ready(params: SamplingParams) -> dict[str, object]:
+    fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    return {**fields, "stop": list(params.stop), "logit_bias": dict(params.logit_bias)}
 
 
 def _discard(_text: str) -> None:

@@ -84,8 +84,6 @@ class ModelOptions:
             raise click.UsageError(
                 "PAIR is empty: leave it out for the default pair, or see `localspec list`."
             )
-        if self.draft is not None and self.no_draft:
-            raise click.UsageError("-md/--draft and --no-draft exclude each other.")
         name = self.pair or ""
         if self.target is not None or _is_path(name):
             return None

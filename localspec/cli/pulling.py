@@ -26,8 +26,12 @@ def pull_pair(
     from localspec.hub.store import Store
 
     chosen = pair(name)
-    with progress_display(quiet) as show:
-        return pull(chosen, store=Store(), source=source, offline=offline, progress=show)
+    try:
+        with progress_display(quiet) as show:
+            return pull(chosen, store=Store(), source=source, offline=offline, progress=show)
+    except KeyboardInterrupt:
+        say(f"Stopped. `localspec pull {name}` goes on from here.")
+        raise
 
 
 @contextlib.contextmanager

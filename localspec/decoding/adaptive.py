@@ -130,6 +130,9 @@ class AdaptiveController:
             self.predictors[drafter].observe(confidence, accepted)
             if drafter == MODEL:
                 self.average.observe(float(accepted))
+        if not plan.taken:
+            for drafter, confidence, token in plan.watched:
+                self.predictors[drafter].observe(confidence, token == step.tokens[0])
         self._count_model(step, plan)
 
     def _count_model(self, step: Step, plan: AdaptivePlan) -> None:
@@ -146,12 +149,17 @@ class AdaptiveController:
 
 @dataclass
 class AdaptivePlan:
-    """One round's decisions. `taken` are the drafter and confidence of each drafted token."""
+    """One round's decisions.
+
+    taken: drafter and confidence of each drafted token. watched: what free drafters foresaw and was not taken, so that
+    they are judged also while they are not used.
+    """
 
     controller: AdaptiveController
     limit: int
     length: int
     taken: list[tuple[str, float]] = field(default_factory=list)
+    watched: list[tuple[str, float, int]] = field(default_factory=list)
     survival: float = 1.0
     pass_seconds: float = 0.0
     probing: bool = False
@@ -196,6 +204,10 @@ class AdaptivePlan:
         self.taken.append((drafter, confidence))
         self.survival *= acceptance
         return True
+
+    def watch(self, drafter: str, confidence: float, token: int) -> None:
+        """Compared with what the round commits."""
+        self.watched.append((drafter, confidence, token))
 
     def _value_of_model(self) -> float:
         """What the draft model would bring instead, in tokens."""

@@ -70,6 +70,8 @@ class NgramDrafter(NoDrafter):
         count = 0
         while end + count < len(sequence) and plan.take(NGRAM, match + count):
             count += 1
+        if not count:
+            plan.watch(NGRAM, match, sequence[end])
         return Draft(tuple(sequence[end : end + count]))
 
 
@@ -99,6 +101,8 @@ class PredictionDrafter(NoDrafter):
         count = 0
         while self._next + count < len(self._prediction) and plan.take(PREDICTION, self._match + count):
             count += 1
+        if not count and self._next < len(self._prediction):
+            plan.watch(PREDICTION, self._match, self._prediction[self._next])
         return Draft(self._prediction[self._next : self._next + count])
 
     def _follow(self, sequence: Sequence[int]) -> None:

@@ -26,6 +26,9 @@ class Plan(Protocol):
     def take(self, drafter: str, confidence: float) -> bool:
         """Whether the next token, foreseen with this confidence, shall be drafted; if so it is counted."""
 
+    def watch(self, drafter: str, confidence: float, token: int) -> None:
+        """Told which token a free drafter foresaw where it was not taken: what comes shows whether it was right."""
+
 
 @dataclass
 class FixedPlan:
@@ -43,3 +46,6 @@ class FixedPlan:
             return False
         self.room -= 1
         return True
+
+    def watch(self, drafter: str, confidence: float, token: int) -> None:
+        """Nothing to learn."""

@@ -1,0 +1,35 @@
+"""What fits a request where the caller left it open, and the words for it."""
+
+from __future__ import annotations
+
+import secrets
+
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
+from localspec.decoding.stats import Stats
+from localspec.engine import Engine
+
+
+def choose_rule(seed: int | None) -> Rule:
+    """Coupled where the caller wants a text that repeats, whatever is drafted; else the rule that accepts more."""
+    return RejectionRule(secrets.randbits(63)) if seed is None else CoupledRule(seed)
+
+
+def describe_drafting(
+    engine: Engine, controller: AdaptiveController | None, draft_tokens: int | str, stats: Stats | None = None
+) -> str:
+    """Whether tokens are drafted, and why not; with `stats`, what became of it in one answer."""
+    reason = engine.no_draft_reason
+    if reason or draft_tokens == 0:
+        return f"off: {reason or 'asked for'}"
+    sources = "from the draft model" if engine.draft else "from repeated text"
+    if isinstance(draft_tokens, int):
+        return f"on, {draft_tokens} tokens a round {sources}"
+    if stats is not None and not stats.drafted:
+        return "off: nothing in this answer was worth drafting"
+    if engine.draft and controller is not None:
+        if controller.can_pay(0):
+            sources += " and repeated text"
+        else:
+            sources = "from repeated text alone: passes of the draft model never pay on this machine"
+    return f"on where it pays, {sources}"
