@@ -217,8 +217,8 @@ def pip(doing: str, *args: str) -> None:
 
 def compiling() -> str:
     if cmake_args():
-        return f"compiling llama.cpp with {cmake_args()}, once (for a GPU this takes well over 4 minutes)"
-    return "compiling llama.cpp, about 4 minutes on 2 cores, once"
+        return f"compiling llama.cpp with {cmake_args()}, once (for a GPU this takes far longer than for the CPU)"
+    return "compiling llama.cpp, 4 to 8 minutes on 2 cores, once"
 
 
 # Running

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.costs import CostTable
+
 pytestmark = pytest.mark.real
 
 SHORT = [{"role": "user", "content": "Explain in a few sentences why the sky is blue."}]
@@ -31,6 +34,26 @@ def test_greedy_ids_do_not_depend_on_drafting(strict_llm, messages):
         drafted = strict_llm.generate(messages, draft_tokens=num_draft_tokens, **settings)
         assert drafted.stats.accepted > 0
         assert drafted.ids == plain.ids
+
+
+@pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "past 600 tokens"])
+def test_greedy_ids_do_not_depend_on_the_controller(strict_llm, messages, monkeypatch):
+    """Costs that make every decision come up: model and n-gram drafts of changing length, padded passes."""
+    settings = {"temperature": 0, "max_tokens": NUM_TOKENS}
+    plain = strict_llm.generate(messages, draft_tokens="off", **settings)
+    curve = {1: 1.0, 2: 1.9, 4: 1.2, 8: 1.4, 16: 1.8, 32: 2.6}
+    step = 1.0  # far slower than any machine: what rounds really take then changes no decision
+    target = CostTable({width: step * factor for width, factor in curve.items()})
+    controller = AdaptiveController(target, CostTable({1: 0.05 * step, 32: 0.2 * step}))
+    monkeypatch.setattr(controller, "rate", lambda _length: 1 / step)
+    monkeypatch.setattr(strict_llm, "_adaptive", controller)
+    monkeypatch.setattr(CostTable, "observe", lambda *_: None)
+    monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
+    adaptive = strict_llm.generate(
+        messages, draft_tokens="auto", prediction="The sky is blue because", **settings
+    )
+    assert adaptive.stats.accepted > NUM_TOKENS / 4
+    assert adaptive.ids == plain.ids
 
 
 def test_reused_cells_answer_like_a_cold_start(strict_llm):
