@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-
 # A shell that starts the tests in the background has them ignore Ctrl-C, which tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
