@@ -154,13 +154,13 @@ class _CdnHandler(_Handler):
         step = 1 << 14
         for start in range(0, len(body), step):
             piece = body[start : start + step]
+            self.hub.served += len(piece)  # before the client can have read it and looked
             try:
                 self.wfile.write(piece)
                 self.wfile.flush()
             except OSError:
                 self.close_connection = True
                 return
-            self.hub.served += len(piece)
             if self.hub.chunk_pause and self.hub.closing.wait(self.hub.chunk_pause):
                 return
 

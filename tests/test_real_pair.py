@@ -105,7 +105,7 @@ def test_a_prompt_with_a_foreign_draft_is_refused_with_the_reason(real_paths, sm
 
 
 def test_a_model_without_a_draft_looks_up_repeated_text(smollm_path):
-    with LLM.from_files(smollm_path, n_ctx=1024) as llm:
+    with LLM.from_files(smollm_path, n_ctx=1024, draft_tokens=3) as llm:
         answer = llm.generate("one two three four five six. " * 4, max_tokens=40, **GREEDY)
         assert answer.stats.accepted > 0
         plain = llm.generate("one two three four five six. " * 4, max_tokens=40, draft_tokens="off", **GREEDY)
@@ -114,7 +114,8 @@ def test_a_model_without_a_draft_looks_up_repeated_text(smollm_path):
 
 def test_the_command_answers_on_standard_output(real_paths):
     """The whole program once, as a user runs it: answer on stdout as JSON, everything else on stderr."""
-    command = [sys.executable, "-m", "localspec", "chat", "--json", "--temp", "0", "-n", "12", "-c", "512"]
+    command = [sys.executable, "-m", "localspec", "chat", "--json", "--temp", "0", "-n", "12"]
+    command += ["-c", "512", "--draft-tokens", "3"]
     command += ["-m", str(real_paths[0]), "-md", str(real_paths[1]), "-p", "Say hello."]
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert result.returncode == 0, result.stderr
