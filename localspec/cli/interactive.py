@@ -169,7 +169,7 @@ class Chat:
             return
         for name, value in self._last.stats.to_dict().items():
             say(f"  {name.replace('_', ' '):<24} {_figure(value)}")
-        say(f"  {'seed':<24} {self._last.seed}")
+        say(f"  {'seed':<24} {'-' if self._last.seed is None else self._last.seed}")
         say(f"  {'drafting':<24} {self._last.drafting}")
 
     def _do_exit(self) -> None:
