@@ -18,7 +18,7 @@ from localspec.engine import Engine
 from localspec.hub.store import default_home
 from localspec.llama.context import Context
 
-FORMAT = 1
+FORMAT = 2
 Notify = Callable[[str], None]
 
 
