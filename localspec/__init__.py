@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from localspec.decoding.sampling import SamplingParams
+    from localspec.decoding.params import SamplingParams
     from localspec.errors import LocalspecError
     from localspec.llm import LLM
     from localspec.request import Chunk, Completion
@@ -19,7 +19,7 @@ _HOMES = {
     "Chunk": "localspec.request",
     "Completion": "localspec.request",
     "LocalspecError": "localspec.errors",
-    "SamplingParams": "localspec.decoding.sampling",
+    "SamplingParams": "localspec.decoding.params",
 }
 
 

@@ -52,8 +52,9 @@ def _costs_of(
     known = None if redo else _read(path, facts)
     if known is not None:
         return known
+    min_width = engine.session.min_width if verifies else 1
     notify(f"Measuring what a pass of {context.model.path.name} costs here, once (some seconds).")
-    measured = calibrate(context, verifies=verifies)
+    measured = calibrate(context, verifies=verifies, min_width=min_width)
     if measured.steady:
         _write(path, {"format": FORMAT, "facts": facts, **measured.table.to_dict()})
     else:
@@ -64,6 +65,7 @@ def _costs_of(
 def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object]:
     """Everything that a cost depends on."""
     stat = context.model.path.stat()
+    options = engine.options if verifies else engine.asked
     return {
         "file": context.model.path.name,
         "bytes": stat.st_size,
@@ -71,12 +73,41 @@ def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object
         "verifies": verifies,
         "threads": context.threads,
         "gpu_layers": context.model.gpu_layers,
-        "repack": engine.options.repack,
-        "cache": [engine.options.cache_type_k, engine.options.cache_type_v],
+        "repack": options.repack,
+        "cache": [options.cache_type_k, options.cache_type_v],
         "n_ctx": context.n_ctx,
+        "widths": [engine.session.min_width if verifies else 1, context.n_batch],
         "build": metadata.version("llama-cpp-python"),
         "machine": [platform.node(), platform.machine(), platform.processor(), os.cpu_count()],
     }
+
+
+def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> float | None:
+    """Plain decoding's speed in strict mode as a share of its usual speed here; None where that was never measured.
+
+    Compared with every form of the same file that was calibrated on this machine: the fastest counts.
+    """
+    ours = _facts(engine.target, engine, True)
+    same = ("file", "bytes", "format", "verifies", "threads", "gpu_layers", "build", "machine")
+    known = []
+    for path in ((home or default_home()) / "calibration").glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            facts = data["facts"]
+            if data["format"] == FORMAT and facts != ours and all(facts[key] == ours[key] for key in same):
+                known.append(CostTable.from_dict(data).time(1))
+    return min(known) / costs.target.time(1) if known else None
+
+
+def strict_sentence(engine: Engine, home: Path | None, notify: Notify) -> str:
+    """What strict mode does to this target here, and what it costs."""
+    share = strict_price(engine, measured_costs(engine, home, notify=notify), home)
+    price = (
+        "what it costs is not known, because the usual speed was never measured here (`localspec calibrate`)"
+        if share is None
+        else f"plain decoding runs at {share:.0%} of its usual speed"
+    )
+    return f"Strict mode: {engine.strict_form}; {price}."
 
 
 def _read(path: Path, facts: dict[str, object]) -> CostTable | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from localspec.decoding.drafting import ChainDrafter, Drafter, ModelDrafter, NoDrafter
+from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, ModelDrafter, NoDrafter
 from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
 from localspec.decoding.session import Session
 from localspec.errors import InvalidRequest
@@ -21,6 +22,7 @@ from localspec.llama.memory import check_memory
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.template import ChatTemplate
+from localspec.strictness import Widths, strict_form, strict_widths
 
 StrPath = str | os.PathLike[str]
 
@@ -36,7 +38,7 @@ class EngineOptions:
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
     no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
-    faster on this machine.
+    faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
     """
 
     n_ctx: int = 4096
@@ -49,6 +51,12 @@ class EngineOptions:
     repack: bool = True
     no_draft: bool = False
     prepare_draft: bool = True
+    strict: bool = False
+
+    def strict_for(self, target: Metadata) -> EngineOptions:
+        """These options with what strict mode changes for a target."""
+        form = strict_form(target, self.cache_type_k, self.cache_type_v, self.repack)
+        return replace(self, **asdict(form))
 
     def context(self, n_ctx: int, n_outputs: int) -> ContextOptions:
         """Options of one model's context."""
@@ -64,16 +72,27 @@ class EngineOptions:
 class Engine:
     """Both models with their contexts and sessions.
 
+    options: in effect for the target; asked: as asked for, in effect for the draft. They differ in strict mode.
     warnings: sentences for the user about what was clamped or ignored.
     no_draft_reason: why nothing is drafted, or "".
+    home, notify: where measurements of strict mode are kept, and who is told that they are made.
     """
 
-    def __init__(self, target: StrPath, draft: StrPath | None, options: EngineOptions) -> None:
-        self.options = options
+    def __init__(
+        self,
+        target: StrPath,
+        draft: StrPath | None,
+        options: EngineOptions,
+        home: Path | None = None,
+        notify: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         self._gpu_layers = resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
         self.warnings: list[str] = []
         target_metadata = read_metadata(Path(target))
+        self.asked = options
+        self.options = options.strict_for(target_metadata) if options.strict else options
+        self._widths_of = partial(strict_widths, home=home, notify=notify)
         draft_metadata = read_metadata(Path(draft)) if draft is not None and not options.no_draft else None
         self.no_draft_reason = "asked for" if options.no_draft else why_no_draft(target_metadata) or ""
         if self.no_draft_reason:
@@ -96,13 +115,13 @@ class Engine:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
         self._warn_about_gpu()
         n_ctx = self._target_n_ctx(target)
-        self.target = self._open(target, n_ctx, self._gpu_layers, TARGET_ROWS, loaded)
+        self.target, widths = self._open_target(target, n_ctx, loaded)
         self.draft = (
             self._open(draft, self._draft_n_ctx(draft, n_ctx), self._draft_gpu_layers, 1, loaded)
             if draft
             else None
         )
-        self.session = Session(self.target)
+        self.session = Session(self.target, min_width=widths.low)
         self.template = ChatTemplate(
             target.chat_template,
             bos=self.target.model.bos_text,
@@ -110,19 +129,43 @@ class Engine:
             name=target.path.name,
         )
 
+    def _open_target(self, metadata: Metadata, n_ctx: int, loaded: ExitStack) -> tuple[Context, Widths]:
+        context_options = self.options.context(n_ctx, TARGET_ROWS)
+        model = self._model(metadata, context_options, self._gpu_layers, self.options.repack, loaded)
+        widths = Widths(1, context_options.n_batch)
+        if self.options.strict:
+            widths = self._widths_of(model, context_options)
+            context_options = replace(context_options, n_batch=widths.high, spare=widths.low - 1)
+        return self._context(model, context_options, loaded), widths
+
     def _open(
         self, metadata: Metadata, n_ctx: int, gpu_layers: int, n_outputs: int, loaded: ExitStack
     ) -> Context:
-        context_options = self.options.context(n_ctx, n_outputs)
+        # Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
+        context_options = self.asked.context(n_ctx, n_outputs)
+        model = self._model(metadata, context_options, gpu_layers, self.asked.repack, loaded)
+        return self._context(model, context_options, loaded)
+
+    def _model(
+        self,
+        metadata: Metadata,
+        context_options: ContextOptions,
+        gpu_layers: int,
+        repack: bool,
+        loaded: ExitStack,
+    ) -> Model:
         check_memory(metadata, context_options)
         model = Model(
             metadata.path,
             gpu_layers=gpu_layers,
             use_mmap=self.options.use_mmap,
-            repack=self.options.repack,
+            repack=repack,
             metadata=metadata,
         )
         loaded.callback(model.close)
+        return model
+
+    def _context(self, model: Model, context_options: ContextOptions, loaded: ExitStack) -> Context:
         context = Context(model, context_options, self.cancel)
         loaded.callback(context.close)
         return context
@@ -153,18 +196,31 @@ class Engine:
                 'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (the README tells how).'
             )
 
-    def drafter(self, *, adaptive: bool, prediction: Sequence[int] = ()) -> Drafter:
+    def drafter(
+        self, *, adaptive: bool, prediction: Sequence[int] = (), constrained: bool = False
+    ) -> Drafter:
         """Who drafts one answer: for an adaptive controller everyone, the free ones first; else the model alone.
 
-        prediction: ids the answer is expected to resemble.
+        prediction: ids the answer is expected to resemble. constrained: a grammar may leave no choice.
         """
         if self.no_draft_reason:
             return NoDrafter()
-        copying: list[Drafter] = [PredictionDrafter(prediction)] if prediction else []
+        copying: list[Drafter] = [ForcedDrafter()] if constrained else []
+        copying += [PredictionDrafter(prediction)] if prediction else []
         if adaptive or self._model_drafter is None:
             copying.append(NgramDrafter())
         models = [self._model_drafter] if self._model_drafter else []
         return ChainDrafter([*copying, *models])
+
+    @property
+    def strict_form(self) -> str:
+        """What strict mode means for this target, in words."""
+        options, low = self.options, self.session.min_width
+        rearranged = "" if options.repack == self.asked.repack else ", weights not rearranged"
+        return (
+            f"passes of {low} to {self.target.n_batch} tokens, K and V cache {options.cache_type_k} and "
+            f"{options.cache_type_v}{rearranged}"
+        )
 
     def forget(self) -> None:
         """Empty both models' cells: the next prompt is read from its first token."""
@@ -176,7 +232,7 @@ class Engine:
         """Settings in effect for both models, ready for JSON."""
         return {
             "target": _describe(self.target, self.options),
-            "draft": _describe(self.draft, self.options) if self.draft else None,
+            "draft": _describe(self.draft, self.asked) if self.draft else None,
         }
 
     def close(self) -> None:
@@ -196,6 +252,7 @@ def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
         "cache_type_v": options.cache_type_v,
         "use_mmap": options.use_mmap,
         "repack": options.repack,
+        "strict": options.strict,
     }
 
 

@@ -39,6 +39,10 @@ class PromptTooLong(InvalidRequest):
     """The prompt does not fit the context (`num_tokens`, `n_ctx`)."""
 
 
+class NoTokenLeft(InvalidRequest):
+    """Bias, callbacks and grammar together leave no token that could come next (`name`)."""
+
+
 class EngineClosed(LocalspecError):
     """The engine was closed and cannot answer."""
 

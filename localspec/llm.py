@@ -5,36 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack, cast
 
-from localspec.calibration import Notify, measured_costs
+from localspec.answering import answer_chunks, make_request
+from localspec.calibration import Notify, measured_costs, strict_sentence
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
-from localspec.decoding.loop import Generation, run
-from localspec.decoding.sampling import SamplingParams
-from localspec.decoding.stats import Stats
 from localspec.engine import Engine, StrPath, engine_options
-from localspec.errors import DecodeCancelled, EngineClosed
+from localspec.errors import EngineClosed
 from localspec.hub.catalogue import DEFAULT_PAIR, pair
 from localspec.hub.home import home_folder
 from localspec.hub.store import Store
 from localspec.llama.backend import close_at_exit
-from localspec.policy import choose_rule, describe_drafting
+from localspec.policy import describe_drafting
 from localspec.preparation import improved_engine, load_engine
 from localspec.request import (
+    AnswerOptions,
     Chunk,
     Completion,
     Messages,
     Request,
     check_draft_tokens,
-    checked_bias,
     checked_path,
-    checked_prompt,
-    sampling_params,
     text_or_items,
 )
-from localspec.text.answer import AnswerText
-from localspec.text.messages import checked_text
 from localspec.text.prompt import render_prompt, text_prompt
 from localspec.turns import AnswerStream, Ticket, Turns
 
@@ -106,11 +100,15 @@ class LLM:
         target = checked_path("target", target)
         draft = None if draft is None else checked_path("draft", draft)
         folder = None if home is None else home_folder(home)
-        llm = cls(load_engine(target, draft, engine_options(options), folder), draft_tokens)
+        llm = cls(load_engine(target, draft, engine_options(options), folder, notify), draft_tokens)
         llm._home, llm._asked_draft = folder, draft
-        if draft_tokens == "auto":
+        strict = llm.engine.options.strict
+        if draft_tokens == "auto" or strict:
             try:
-                llm._calibrate(notify, improve=True)
+                if draft_tokens == "auto":
+                    llm._calibrate(notify, improve=True)
+                if strict:
+                    llm.engine.warnings.append(strict_sentence(llm.engine, folder, notify))
             except BaseException:
                 llm.close()
                 raise
@@ -142,44 +140,29 @@ class LLM:
         """Whether tokens are drafted by default, and why not."""
         return describe_drafting(self.engine, self._adaptive, self._draft_tokens)
 
-    def chat(
-        self,
-        messages: Messages,
-        *,
-        params: SamplingParams | None = None,
-        draft_tokens: int | str | None = None,
-        prediction: str = "",
-        **overrides: Any,
-    ) -> AnswerStream:
+    def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
-        prediction: a text that the answer is expected to resemble, such as the file to be edited: a draft source.
-        overrides: fields of `SamplingParams`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
+        options: those of `AnswerOptions`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
         with self._turns.using():
             ids = render_prompt(self.engine.target.model, self.engine.template, messages)
-            return self._start(ids, params, draft_tokens, prediction, overrides)
+            return self._start(ids, options)
 
-    def stream(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        params: SamplingParams | None = None,
-        draft_tokens: int | str | None = None,
-        prediction: str = "",
-        **overrides: Any,
-    ) -> AnswerStream:
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
         """Continue a raw prompt, text or token ids; arguments as for `chat`."""
         with self._turns.using():
             given = text_or_items(prompt)
             ids = text_prompt(self.engine.target.model, given) if isinstance(given, str) else given
-            return self._start(ids, params, draft_tokens, prediction, overrides)
+            return self._start(ids, options)
 
-    def generate(self, prompt: str | Sequence[int] | Messages, **arguments: Any) -> Completion:
+    def generate(
+        self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]
+    ) -> Completion:
         """The whole answer to a text, token ids or a conversation; arguments as for `stream` and `chat`."""
         given = text_or_items(prompt)
         is_chat = not isinstance(given, str) and any(isinstance(item, Mapping) for item in given)
-        chunks = self.chat(given, **arguments) if is_chat else self.stream(given, **arguments)  # type: ignore[arg-type]
+        chunks = self.chat(given, **options) if is_chat else self.stream(given, **options)
         completion = None
         for chunk in chunks:
             completion = chunk.completion
@@ -218,59 +201,14 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _start(
-        self,
-        ids: list[int],
-        params: SamplingParams | None,
-        draft_tokens: int | str | None,
-        prediction: str,
-        overrides: dict[str, Any],
-    ) -> AnswerStream:
-        """Check everything now, so that a bad request fails at the call and not at the first chunk."""
-        context = self.engine.target
-        prediction = checked_text(prediction, "The prediction", name="prediction")
-        predicted = context.model.tokenize(prediction, parse_special=False) if prediction else []
-        request = Request(
-            ids=checked_prompt(ids, context.n_vocab, context.n_ctx),
-            params=checked_bias(sampling_params(params, overrides), context.n_vocab),
-            draft_tokens=self._draft_tokens if draft_tokens is None else check_draft_tokens(draft_tokens),
-            prediction=tuple(predicted),
-        )
+    def _start(self, ids: list[int], options: AnswerOptions) -> AnswerStream:
+        request = make_request(self.engine, ids, self._draft_tokens, cast(dict[str, Any], options))
         ticket = self._turns.ticket()
         return AnswerStream(self._turns, ticket, self._answer(request, ticket))
 
     def _answer(self, request: Request, ticket: Ticket) -> Iterator[Chunk]:
         with self._turns.turn(ticket):
-            model, params = self.engine.target.model, request.params
-            answer = AnswerText(model.piece, model.eog_tokens, params.stop)
-            generation = self._generation(request, answer)
-            stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
-            for _ in self._rounds(generation, stats, ticket):
-                yield Chunk(answer.take(), answer.take_ids())
-            rest = answer.finish()
-            completion = Completion(
-                text=answer.text,
-                ids=tuple(answer.ids),
-                finish_reason=generation.finish_reason or "cancelled",
-                stats=stats,
-                seed=params.seed,
-                drafting=describe_drafting(self.engine, self._adaptive, request.draft_tokens, stats),
-                notice=self._notice(generation),
-            )
-            yield Chunk(rest, (), completion)
-
-    def _generation(self, request: Request, answer: AnswerText) -> Generation:
-        controller = self._controller(request.draft_tokens)
-        drafter = self.engine.drafter(adaptive=controller is self._adaptive, prediction=request.prediction)
-        return Generation(
-            self.engine.session,
-            drafter,
-            controller,
-            request.params,
-            request.ids,
-            rule=choose_rule(request.params.seed),
-            check=answer.check,
-        )
+            yield from answer_chunks(self.engine, self._controller(request.draft_tokens), request, ticket)
 
     def _controller(self, draft_tokens: int | str) -> Controller:
         if isinstance(draft_tokens, int):
@@ -294,20 +232,3 @@ class LLM:
                 return self._calibrate(notify)
         self._adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
         return self._adaptive
-
-    def _rounds(self, generation: Generation, stats: Stats, ticket: Ticket) -> Iterator[None]:
-        """Once for every round that committed something, until the end or a cancel."""
-        steps = run(generation)
-        try:
-            while not ticket.cancelled and (step := next(steps, None)) is not None:
-                stats.add(step)
-                if step.tokens:
-                    yield
-        except DecodeCancelled:
-            return
-
-    def _notice(self, generation: Generation) -> str:
-        n_ctx = self.engine.target.n_ctx
-        if generation.finish_reason == "length" and len(generation.sequence) > n_ctx:
-            return f"The context of {n_ctx} tokens is full: the answer ends here."
-        return ""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import secrets
 
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
+from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule, Rule
 from localspec.decoding.stats import Stats
 from localspec.engine import Engine
 
 
-def choose_rule(seed: int | None) -> Rule:
-    """Coupled where the caller wants a text that repeats, whatever is drafted; else the rule that accepts more."""
-    return RejectionRule(secrets.randbits(63)) if seed is None else CoupledRule(seed)
+def choose_rule(verify: str, seed: int | None) -> Rule:
+    """For "auto": coupled where a seed asks for a text that repeats, whatever is drafted; else block, that keeps most."""
+    chosen = secrets.randbits(63) if seed is None else seed
+    if verify == "coupled" or (verify == "auto" and seed is not None):
+        return CoupledRule(chosen)
+    return RejectionRule(chosen) if verify == "rejection" else BlockRule(chosen)
 
 
 def describe_drafting(

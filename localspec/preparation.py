@@ -47,18 +47,24 @@ TURNS, SECONDS = 9, 2.0
 """Samples of each file, and the time after which fewer will do."""
 
 
-def load_engine(target: StrPath, draft: StrPath | None, options: EngineOptions, home: Path | None) -> Engine:
+def load_engine(
+    target: StrPath,
+    draft: StrPath | None,
+    options: EngineOptions,
+    home: Path | None,
+    notify: Notify = lambda sentence: None,
+) -> Engine:
     """The engine, drafting with the copy that an earlier trial chose here. Raises what `Engine` raises.
 
     A copy that cannot be loaded is removed with its trials, and the draft itself is used.
     """
     copy = _chosen_copy(draft, options, home)
     if copy is None or draft is None:
-        return Engine(target, draft, options)
+        return Engine(target, draft, options, home, notify)
     try:
-        return Engine(target, copy, options)
+        return Engine(target, copy, options, home, notify)
     except LocalspecError as error:
-        engine = Engine(target, draft, options)
+        engine = Engine(target, draft, options, home, notify)
         engine.warnings.append(f"The prepared draft was given up: {error.message}")
         with suppress(StoreError):
             forget(Path(draft), home)
@@ -72,7 +78,7 @@ def improved_engine(
 
     draft: the file the engine was asked to draft with. The engine must be idle; it is closed if another is returned.
     """
-    options = engine.options
+    options = engine.asked
     if draft is None or engine.draft is None or engine.draft.n_ctx < MIN_CONTEXT:
         return engine
     if engine.draft.model.path != Path(draft):  # it is the copy
@@ -90,7 +96,7 @@ def improved_engine(
         return engine
     target = engine.target.model.path
     engine.close()
-    return load_engine(target, draft, options, home)
+    return load_engine(target, draft, options, home, notify)
 
 
 def try_draft(

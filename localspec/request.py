@@ -6,14 +6,55 @@ import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from localspec.decoding.checks import as_integer, shown
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.logprobs import TokenLogprob
+from localspec.decoding.params import SamplingParams
+from localspec.decoding.sampler import Constraint, LogitsProcessor
 from localspec.decoding.stats import Stats
 from localspec.errors import InvalidRequest, PromptTooLong
 
 Messages = Sequence[Mapping[str, str]]
+VERIFY = ("auto", "block", "rejection", "coupled")
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keyword arguments of `LLM.chat`, `stream` and `generate`, each of them optional.
+
+    params:       a `SamplingParams`; its fields may also be given by name, and then go before it.
+    draft_tokens: "auto", "off" or a number of tokens to draft in each round.
+    verify:       accept rule: "block", "rejection", "coupled", or "auto": coupled with a seed, else block.
+    prediction:   a text that the answer is expected to resemble, such as the file to be edited: a draft source.
+    grammar:      the answer must match this GBNF grammar.
+    json_schema:  the answer must be JSON that this schema (a dict, or its JSON text) describes; {} is any JSON.
+    logits_processors: called with (ids, logits) for every row of both models, in turn; see `LogitsProcessor`.
+    """
+
+    params: SamplingParams | None
+    draft_tokens: int | str | None
+    verify: str
+    prediction: str
+    grammar: str | None
+    json_schema: Mapping[str, Any] | str | bool | None
+    logits_processors: Sequence[LogitsProcessor]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    repeat_penalty: float
+    repeat_last_n: int
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    logprobs: int | None
+    stop: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -22,8 +63,8 @@ class Completion:
 
     ids: its tokens without the end-of-generation id. finish_reason: "stop", "length" or "cancelled".
     seed: the one asked for, which gives the same text with any draft; None: the answer does not repeat.
-    drafting: whether tokens were drafted, and why not.
-    notice: one sentence for the user, or "".
+    drafting: whether tokens were drafted, and why not. notice: one sentence for the user, or "".
+    drafted: for each id, whether it came from the draft. logprobs: for each id, where they were asked for.
     """
 
     text: str
@@ -33,25 +74,36 @@ class Completion:
     seed: int | None
     drafting: str
     notice: str = ""
+    drafted: tuple[bool, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of an answer: what one round committed. The last one carries the completion."""
+    """A piece of an answer: what one round committed. The last one carries the completion.
+
+    tokens: ids, without the end of generation; their text may come later, when it is certain.
+    drafted, logprobs: one for each of `tokens`; logprobs is empty where none were asked for.
+    """
 
     text: str
     tokens: tuple[int, ...] = ()
     completion: Completion | None = None
+    drafted: tuple[bool, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request. draft_tokens: "auto", "off" or a number; prediction: ids the answer may resemble."""
+    """A checked request. draft_tokens: "auto" or a number; prediction: ids the answer may resemble."""
 
     ids: list[int]
     params: SamplingParams
     draft_tokens: int | str
+    verify: str = "auto"
     prediction: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
 
 
 def text_or_items(prompt: object) -> str | list[Any]:
@@ -149,6 +201,27 @@ def check_draft_tokens(value: int | str) -> int | str:
             name="draft_tokens",
         )
     return number
+
+
+def check_verify(value: object) -> str:
+    """The name of an accept rule. Raises `InvalidRequest` otherwise."""
+    if not isinstance(value, str) or value not in VERIFY:
+        raise InvalidRequest(
+            f"verify is {shown(value)}.", f"It must be one of {', '.join(VERIFY)}.", name="verify"
+        )
+    return value
+
+
+def checked_processors(value: object) -> tuple[LogitsProcessor, ...]:
+    """Callbacks on logits. Raises `InvalidRequest` for what cannot be called."""
+    given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
+    if not all(callable(processor) for processor in given):
+        raise InvalidRequest(
+            f"logits_processors is {shown(value)}.",
+            "Give a list of functions of (ids, logits).",
+            name="logits_processors",
+        )
+    return given
 
 
 def checked_path(name: str, value: object) -> Path:

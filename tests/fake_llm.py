@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError
 from localspec.llm import Chunk, Completion, Messages

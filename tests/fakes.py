@@ -9,10 +9,12 @@ from functools import cache, lru_cache
 import numpy as np
 
 from localspec.decoding.control import Controller, FixedLength
+from localspec.decoding.distribution import Logits
 from localspec.decoding.drafting import Drafter, ModelDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import RejectionRule, Rule
-from localspec.decoding.sampling import Logits, SamplingParams
+from localspec.decoding.sampler import Constraint, LogitsProcessor, Sampler
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Step
 
@@ -106,6 +108,8 @@ def generate(
     controller: Controller | None = None,
     eog: frozenset[int] = frozenset(),
     session: Session | None = None,
+    constraint: Constraint | None = None,
+    processors: Sequence[LogitsProcessor] = (),
     **sizes: int,
 ) -> tuple[list[int], list[Step]]:
     """Run the real loop to its end; checks the invariant after every round. Returns the new ids and the steps."""
@@ -114,7 +118,7 @@ def generate(
         session,
         drafter,
         controller or FixedLength(num_draft_tokens),
-        params,
+        Sampler(params, len(prompt), eog, constraint, tuple(processors)),
         prompt,
         rule=make_rule(seed),
         check=lambda token: "stop" if token in eog else None,

@@ -10,8 +10,9 @@ import numpy as np
 from scipy.stats import chi2
 
 from localspec.decoding.drafting import Drafter
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import RejectionRule, Rule
-from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.decoding.sampling import distribution
 
 from .fakes import LogitModel, generate
 

@@ -11,8 +11,9 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.drafting import ChainDrafter, ModelDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import RejectionRule
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Step
 
@@ -97,7 +98,7 @@ class World:
             Session(target),
             ChainDrafter([ModelDrafter(Session(draft), V)]),
             controller,
-            SamplingParams(temperature=0, max_tokens=num_tokens),
+            Sampler(SamplingParams(temperature=0, max_tokens=num_tokens)),
             [1, 2, 3],
             rule=RejectionRule(0),
             check=lambda token: None,

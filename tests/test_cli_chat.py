@@ -19,7 +19,7 @@ from localspec.cli import loading, main, pulling
 from localspec.cli.options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError, NotDownloaded, PairingError, TemplateError
 from tests.fake_llm import FakeLLM
 

@@ -7,18 +7,19 @@ import math
 import pytest
 
 from localspec.decoding.lookup import NgramDrafter, NgramIndex, PredictionDrafter
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.plan import FixedPlan
 from localspec.decoding.rules import RejectionRule
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.sampler import Sampler
 
 from .fakes import model_drafter, random_model
 
-PARAMS = SamplingParams(temperature=0)
+SAMPLER = Sampler(SamplingParams(temperature=0))
 ROUND = RejectionRule(0).round(0)
 
 
 def propose(drafter, sequence, limit=3):
-    return list(drafter.propose(sequence, FixedPlan(limit), PARAMS, ROUND).tokens)
+    return list(drafter.propose(sequence, FixedPlan(limit), SAMPLER, ROUND).tokens)
 
 
 def test_ngram_continues_the_latest_longest_match():
@@ -114,7 +115,7 @@ def test_a_chain_lets_the_model_go_on_where_copying_ends():
     chain = ChainDrafter([NgramDrafter(2, 3), model_drafter(model, 8)])
     sequence = [1, 2, 3, 1, 2]
     chain.begin(sequence)
-    draft = chain.propose(sequence, FixedPlan(5), PARAMS, ROUND)
+    draft = chain.propose(sequence, FixedPlan(5), SAMPLER, ROUND)
     assert draft.tokens[:3] == (3, 1, 2) and len(draft.tokens) == 5
     alone = model_drafter(model, 8)
     assert propose(alone, [*sequence, 3, 1, 2], 2) == list(draft.tokens[3:])
@@ -127,4 +128,4 @@ def test_a_draft_whose_ids_are_all_banned_proposes_nothing():
     drafter.begin([0, 1])
     for banned, expected in ((8, 0), (7, 3)):
         params = SamplingParams(temperature=0, logit_bias=dict.fromkeys(range(banned), -math.inf))
-        assert len(drafter.propose([0, 1], FixedPlan(3), params, ROUND).tokens) == expected
+        assert len(drafter.propose([0, 1], FixedPlan(3), Sampler(params), ROUND).tokens) == expected

@@ -6,9 +6,10 @@ import pytest
 
 from localspec.decoding.drafting import Drafter, NoDrafter
 from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.plan import FixedPlan
 from localspec.decoding.rules import RejectionRule
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft
 
@@ -23,7 +24,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40)
 class StubbornDrafter(NoDrafter):
     """Always proposes the same ids."""
 
-    def propose(self, sequence, plan, params, uniforms):
+    def propose(self, sequence, plan, sampler, round_):
         return Draft((3,) * plan.room)
 
 
@@ -80,7 +81,9 @@ def test_acceptance_after_rejections_equals_a_cold_draft():
     for step in steps:
         if step.num_drafted:
             cold = model_drafter(blended(TARGET, OTHER, 0.45), V)
-            draft = cold.propose(sequence, FixedPlan(step.num_drafted), GREEDY, RejectionRule(0).round(0))
+            draft = cold.propose(
+                sequence, FixedPlan(step.num_drafted), Sampler(GREEDY), RejectionRule(0).round(0)
+            )
             expected = 0
             while expected < len(draft.tokens) and draft.tokens[expected] == int(
                 TARGET((*sequence, *draft.tokens[:expected])).argmax()

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import RejectionRule
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session, Span, common_prefix
 from localspec.errors import DecodeCancelled
 
@@ -27,7 +28,9 @@ def fresh(prompt):
 
 
 def begin(session, drafter, prompt, check=lambda token: None):
-    return Generation(session, drafter, FixedLength(3), GREEDY, prompt, rule=RejectionRule(0), check=check)
+    return Generation(
+        session, drafter, FixedLength(3), Sampler(GREEDY), prompt, rule=RejectionRule(0), check=check
+    )
 
 
 def second_request_equals_a_fresh_engine(session, drafter, first_prompt):
@@ -109,7 +112,7 @@ def test_a_next_turn_reuses_the_cells_of_the_last():
         session,
         NoDrafter(),
         FixedLength(0),
-        GREEDY,
+        Sampler(GREEDY),
         [0, 1, *tokens, 3],
         rule=RejectionRule(0),
         check=lambda token: None,

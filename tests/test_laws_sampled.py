@@ -12,9 +12,9 @@ import pytest
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.plan import FixedPlan
 from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
-from localspec.decoding.sampling import SamplingParams
 
 from .fakes import blended, generate, model_drafter, random_model
 from .joint import THRESHOLD, count_joint, exact_joint, p_value
@@ -157,7 +157,7 @@ MUTATIONS = {
     "q is not the distribution the token was drawn from": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
         "probs.append(draft_probs)",
-        "probs.append(distribution(row, SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)))",
+        "probs.append(Sampler(replace(sampler.params, temperature=1))(row, history))",
         {"temperature": 2.0},
     ),
     "an argmax draft tested with the soft q": (
@@ -207,7 +207,7 @@ MUTATIONS = {
     "penalties on the target only": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
         "probs.append(draft_probs)",
-        "probs.append(distribution(row, params, list(sequence)))", {"options": "penalties"},
+        "probs.append(sampler(row, list(sequence)))", {"options": "penalties"},
     ),
 }  # fmt: skip
 

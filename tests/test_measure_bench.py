@@ -12,7 +12,7 @@ import pytest
 from localspec import LLM
 from localspec.calibration import Costs
 from localspec.decoding.costs import CostTable
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.measure.bench import WARM_UP, Bench, BenchOptions, Measured
 from localspec.measure.prompts import Prompt

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from localspec import LLM
 from localspec.decoding.costs import CostTable
-from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.decoding.params import SamplingParams
+from localspec.decoding.sampling import distribution
 from localspec.decoding.session import Session
 from localspec.measure.oracle import model_runs, oracle_seconds, oracle_speedup, plain_seconds
 from localspec.measure.trace import Trace, chances, copied_runs, record

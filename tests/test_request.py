@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.errors import InvalidRequest, PromptTooLong
 from localspec.request import (
     check_draft_tokens,

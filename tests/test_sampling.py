@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import RejectionRule, gumbel
-from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.decoding.sampling import distribution
 from localspec.errors import DecodeError, InvalidRequest
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.decoding.drafting import NoDrafter
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 
 from .fakes import blended, generate, model_drafter, random_model

@@ -23,7 +23,7 @@ from localspec.cli.options import (
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer
 
 if TYPE_CHECKING:
-    from localspec.decoding.sampling import SamplingParams
+    from localspec.decoding.params import SamplingParams
 
 
 @click.command()
@@ -77,7 +77,9 @@ def _answer_once(
 ) -> None:
     with loading.engine(options, consent) as llm:
         write = _discard if as_json else write_answer
-        completion = write_out(llm, lambda: llm.chat(messages, params=options.sampling()), write)
+        completion = write_out(
+            llm, lambda: llm.chat(messages, params=options.sampling(), **options.answering()), write
+        )
         if as_json and completion.finish_reason != "cancelled":
             fields = {
                 "text": completion.text,

@@ -51,6 +51,7 @@ class Chat:
         self._llm = llm
         self._params = options.sampling()
         self._draft_tokens = options.draft_tokens
+        self._answering = options.answering()
         self._quiet = quiet
         self._last: Completion | None = None
         self._leaving = False
@@ -97,7 +98,9 @@ class Chat:
         params = dataclasses.replace(self._params, seed=attempt_seed(self._params.seed, attempt))
         messages = self.conversation.messages(earlier, question)
         completion = self._stream(
-            lambda: self._llm.chat(messages, params=params, draft_tokens=self._draft_tokens)
+            lambda: self._llm.chat(
+                messages, params=params, draft_tokens=self._draft_tokens, **self._answering
+            )
         )
         self._last = completion
         if completion.finish_reason == "cancelled" and not completion.text:

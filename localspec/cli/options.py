@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from localspec.decoding.sampling import SamplingParams
+    from localspec.decoding.params import SamplingParams
 
 Function = Callable[..., Any]
 
@@ -67,7 +67,17 @@ class ModelOptions:
     repeat_last_n: int
     frequency_penalty: float
     presence_penalty: float
+    typical: float
+    top_n_sigma: float
+    min_tokens: int
+    ignore_eos: bool
     stop: tuple[str, ...]
+    verify: str
+    grammar: str | None
+    grammar_file: str | None
+    json_schema: str | None
+    json_schema_file: str | None
+    strict: bool
     cache_type_k: str
     cache_type_v: str
     no_mmap: bool
@@ -101,6 +111,7 @@ class ModelOptions:
         if self.pair_name() is None:
             self.files()
         self.sampling()
+        self.answering()
 
     def engine(self) -> dict[str, Any]:
         """Keyword arguments of `LLM.from_pair` and `LLM.from_files`."""
@@ -115,17 +126,39 @@ class ModelOptions:
             "prepare_draft": not self.no_prepare,
             "cache_type_k": self.cache_type_k,
             "cache_type_v": self.cache_type_v,
+            "strict": self.strict,
         }
+
+    def answering(self) -> dict[str, Any]:
+        """Further keyword arguments of `LLM.chat`. Raises `click.UsageError` for more than one grammar."""
+        given = [
+            name
+            for name in ("grammar", "grammar_file", "json_schema", "json_schema_file")
+            if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            names = " and ".join("--" + name.replace("_", "-") for name in given)
+            raise click.UsageError(f"{names} both say what the answer must look like: give one of them.")
+        arguments: dict[str, Any] = {"verify": self.verify}
+        if given:
+            text = getattr(self, given[0])
+            kind = given[0].removesuffix("_file")
+            arguments[kind] = _text_of(given[0], text) if given[0].endswith("_file") else text
+        return arguments
 
     def sampling(self) -> SamplingParams:
         """How tokens are drawn. Raises `InvalidRequest` naming the value out of range."""
-        from localspec.decoding.sampling import SamplingParams
+        from localspec.decoding.params import SamplingParams
 
         return SamplingParams(
             temperature=self.temp,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
+            typical_p=self.typical,
+            top_n_sigma=self.top_n_sigma,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
             repeat_penalty=self.repeat_penalty,
             repeat_last_n=self.repeat_last_n,
             frequency_penalty=self.frequency_penalty,
@@ -134,6 +167,14 @@ class ModelOptions:
             max_tokens=self.max_tokens,
             stop=self.stop,
         )
+
+
+def _text_of(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise click.UsageError(f"--{option.replace('_', '-')}: {path!r} cannot be read: {reason}.") from None
 
 
 def _is_path(name: str) -> bool:
@@ -165,7 +206,8 @@ class _Option:
     @property
     def parameter(self) -> str:
         """The name under which click hands the value over."""
-        return max(self.names, key=len).lstrip("-").replace("-", "_")
+        explicit = [name for name in self.names if not name.startswith("-")]
+        return explicit[0] if explicit else max(self.names, key=len).lstrip("-").replace("-", "_")
 
     @property
     def default(self) -> Any:
@@ -194,10 +236,33 @@ _MODEL_OPTIONS = (
     _option("--top-k", type=int, default=40, help="Keep the K most likely tokens; 0 is off."),
     _option("--top-p", type=float, default=0.95, help="Keep the likeliest tokens up to this mass; 1 is off."),
     _option("--min-p", type=float, default=0.05, help="Least probability, relative to the best; 0 is off."),
+    _option(
+        "--typical", type=float, default=1.0, help="Locally typical sampling, up to this mass; 1 is off."
+    ),
+    _option(
+        "--top-nsigma",
+        "top_n_sigma",
+        type=float,
+        default=0.0,
+        help="Keep logits within N standard deviations of the largest; 0 is off.",
+    ),
     _option("--repeat-penalty", type=float, default=1.0, help="Penalty on repeated tokens; 1 is off."),
     _option("--repeat-last-n", type=int, default=64, help="Tokens the penalties look back; -1 is all."),
     _option("--frequency-penalty", type=float, default=0.0, help="Penalty per occurrence; 0 is off."),
     _option("--presence-penalty", type=float, default=0.0, help="Penalty on tokens that occurred; 0 is off."),
+    _option("--min-tokens", type=int, default=0, help="No end of the answer before this many tokens."),
+    _option("--ignore-eos", is_flag=True, help="Go on to the longest answer, whatever the model says."),
+    _option("--grammar", metavar="GBNF", help="The answer must match this grammar."),
+    _option("--grammar-file", metavar="FILE", help="The answer must match the grammar in this file."),
+    _option("--json-schema", metavar="JSON", help="The answer must be JSON of this schema; {} is any JSON."),
+    _option("--json-schema-file", metavar="FILE", help="The answer must be JSON of the schema in this file."),
+    _option(
+        "--verify",
+        type=click.Choice(("auto", "block", "rejection", "coupled")),
+        default="auto",
+        help="Accept rule. auto: coupled with a seed, whose text then is the same with any draft or none; "
+        "else block, which keeps most of a draft. The distribution is the target's under each.",
+    ),
     _option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable)."),
     _option("-ctk", "--cache-type-k", default="f16", metavar="TYPE", help="K cache: f16, bf16, q8_0, ..."),
     _option(
@@ -206,6 +271,12 @@ _MODEL_OPTIONS = (
         default="f16",
         metavar="TYPE",
         help="V cache: f16, bf16, q8_0, ... bf16 makes attention rows independent of the batch width.",
+    ),
+    _option(
+        "--strict",
+        is_flag=True,
+        help="Bit for bit the same answer with and without a draft: passes of one kind only, BF16 V cache. "
+        "Costs speed; says how much.",
     ),
     _option("--no-mmap", is_flag=True, help="Read the weights into memory instead of mapping the files."),
     _option(
@@ -223,7 +294,8 @@ offline_option = _option("--offline", is_flag=True, help="Never use the network.
 
 _ABOUT_ANSWERS = frozenset(
     ("draft_tokens", "max_tokens", "seed", "temp", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n",
-     "frequency_penalty", "presence_penalty", "stop")
+     "frequency_penalty", "presence_penalty", "typical", "top_n_sigma", "min_tokens", "ignore_eos", "stop",
+     "verify", "grammar", "grammar_file", "json_schema", "json_schema_file")
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from localspec.decoding.acceptance import Average, Buckets
 from localspec.decoding.costs import CostTable
 from localspec.decoding.ledger import Ledger
-from localspec.decoding.plan import MODEL, NGRAM, PREDICTION
+from localspec.decoding.plan import FORCED, MODEL, NGRAM, PREDICTION
 from localspec.decoding.stats import Step
 
 FIRST_PROBE, LAST_PROBE = 16, 128
@@ -50,7 +50,12 @@ class AdaptiveController:
     average: Average = field(init=False)
 
     def __post_init__(self) -> None:
-        self.predictors = {MODEL: model_confidence(), NGRAM: match_length(), PREDICTION: match_length()}
+        self.predictors = {
+            MODEL: model_confidence(),
+            NGRAM: match_length(),
+            PREDICTION: match_length(),
+            FORCED: Buckets((), (1.0,)),
+        }
         self.average = Average(prior=0.88, weight=10.0)
         self.begin()
 

@@ -39,6 +39,7 @@ def calibrate(
     context: Context,
     *,
     verifies: bool,
+    min_width: int = 1,
     repeats: int = 3,
     max_seconds: float = 12.0,
     clock: Callable[[], float] = time.perf_counter,
@@ -46,9 +47,10 @@ def calibrate(
     """Measure T(n, L): the least of `repeats` passes in turn, fewer once `max_seconds` are over.
 
     verifies: whether every token of a pass wants its logits (a target's pass) or only the last (a draft's).
+    min_width: narrower passes are padded to this, and cost what it costs.
     Overwrites sequence 0 of the context and leaves it empty.
     """
-    bench = _Bench(context, verifies, clock)
+    bench = _Bench(context, verifies, min_width, clock)
     limit = min(context.n_batch, context.n_outputs if verifies else context.n_batch, context.n_ctx // 2)
     widths = [width for width in (WIDTHS if verifies else DRAFT_WIDTHS) if width <= limit]
     near, far = min(SHORT, context.n_ctx // 4), min(LONG, context.n_ctx // 2)
@@ -73,8 +75,9 @@ def calibrate(
 class _Bench:
     """Passes at the end of a filled sequence, undone after each."""
 
-    def __init__(self, context: Context, verifies: bool, clock: Callable[[], float]) -> None:
+    def __init__(self, context: Context, verifies: bool, min_width: int, clock: Callable[[], float]) -> None:
         self._context, self._verifies, self._clock = context, verifies, clock
+        self._min_width = min_width
         self._started = clock()
         self._length = 0
         self.spread = 1.0
@@ -105,8 +108,9 @@ class _Bench:
     def time(self, width: int) -> float:
         """Seconds of one pass."""
         rows = width if self._verifies else 1
+        padding = max(self._min_width - width, 0)
         started = self._clock()
-        self._context.decode([Span(0, self._tokens(width), self._length, rows)])
+        self._context.decode([Span(0, self._tokens(width + padding), self._length, rows, padding)])
         seconds = self._clock() - started
         self._context.truncate(0, self._length)
         return seconds

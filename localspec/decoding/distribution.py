@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Logits = NDArray[np.float32]
+"""A row of raw logits, shape (V,)."""
 TokenArray = NDArray[np.int64]
 ProbArray = NDArray[Any]  # float64 in use; Fractions (dtype object) in the exact tests
 

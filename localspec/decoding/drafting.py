@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution
-from localspec.decoding.plan import MODEL, Plan
+from localspec.decoding.distribution import Distribution, Logits
+from localspec.decoding.plan import FORCED, MODEL, Plan
 from localspec.decoding.rules import Round
-from localspec.decoding.sampling import Logits, SamplingParams, distribution
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft
+from localspec.errors import NoTokenLeft
 
 
 class Drafter(Protocol):
@@ -24,7 +26,7 @@ class Drafter(Protocol):
     def prefill(self, sequence: Sequence[int]) -> None:
         """Read the prompt ahead of the first proposal."""
 
-    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """As many tokens after `sequence` as the plan allows; fewer, or none, where it has nothing to say."""
 
     def rollback(self, length: int) -> None:
@@ -40,7 +42,7 @@ class NoDrafter:
     def prefill(self, sequence: Sequence[int]) -> None:
         """Nothing to read."""
 
-    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """An empty draft."""
         return Draft()
 
@@ -71,23 +73,22 @@ class ModelDrafter:
         if pending and self._can_read(pending):
             self.session.forward(pending, num_logits=0)
 
-    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """One pass of the draft per token, as long as the plan says that it pays."""
-        if params.logit_bias and params.bans_all(
-            self._shared
-        ):  # the target may have ids that the draft lacks
-            return Draft()
         pending = sequence[len(self.session.tokens) :]
-        history = list(sequence) if params.penalised else []
+        history = list(sequence) if sampler.reads_history else []
         tokens: list[int] = []
         probs: list[Distribution] = []
         while self._can_read(pending) and plan.pays_for_pass(MODEL, len(pending)):
             (row,) = self.session.forward(pending)
             row = row[: self._shared]
+            try:
+                draft_probs = sampler(row, history)
+            except NoTokenLeft:  # the target may have ids that the draft lacks
+                break
             # Asked before the draw: whether a token is proposed must not depend on which one it is.
             if not plan.take(MODEL, largest_probability(row)):
                 break
-            draft_probs = distribution(row, params, history)
             token = round_.draw(draft_probs, len(sequence) + len(tokens))
             tokens.append(token)
             probs.append(draft_probs)
@@ -107,6 +108,18 @@ class ModelDrafter:
         return len(self.session.tokens) + len(pending) <= context.n_ctx and max(pending) < context.n_vocab
 
 
+class ForcedDrafter(NoDrafter):
+    """Proposes what a grammar leaves no choice about: sure to stand, and no pass of a model is needed for it."""
+
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
+        """The span in which each token is the only one allowed."""
+        if sampler.constraint is None:
+            return Draft()
+        forced = sampler.constraint.forced(sequence[sampler.num_prompt :], plan.room)
+        taken = tuple(takewhile(lambda token: token not in sampler.eog and plan.take(FORCED, 1.0), forced))
+        return Draft(taken)
+
+
 class ChainDrafter:
     """Several drafters: each continues where the one before it ended."""
 
@@ -123,13 +136,13 @@ class ChainDrafter:
         for drafter in self.drafters:
             drafter.prefill(sequence)
 
-    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """The free ones come first in `drafters`, so a model draws only where they have nothing more."""
         draft = Draft()
         for drafter in self.drafters:
             if plan.room > 0:
                 so_far = [*sequence, *draft.tokens] if draft.tokens else sequence
-                draft = draft + drafter.propose(so_far, plan, params, round_)
+                draft = draft + drafter.propose(so_far, plan, sampler, round_)
         return draft
 
     def rollback(self, length: int) -> None:

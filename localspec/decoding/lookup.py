@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.plan import NGRAM, PREDICTION, Plan
 from localspec.decoding.rules import Round
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.verify import Draft
 
 LONGEST_MATCH = 32
@@ -60,19 +60,21 @@ class NgramDrafter(NoDrafter):
         self._index = NgramIndex(*self._range)
         self._index.extend(sequence)
 
-    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """What followed the longest match; point masses, since nothing was drawn."""
         self._index.extend(sequence)
         end = self._index.find(sequence[-self._range[1] :])
         if end is None:
             return Draft()
+        copied = sequence[end : end + plan.room]
+        legal = sampler.count_legal(sequence, copied)
         match = agreement(sequence, end, sequence)
         count = 0
-        while end + count < len(sequence) and plan.take(NGRAM, match + count):
+        while count < legal and plan.take(NGRAM, match + count):
             count += 1
         if not count:
             plan.watch(NGRAM, match, sequence[end])
-        return Draft(tuple(sequence[end : end + count]))
+        return Draft(tuple(copied[:count]))
 
 
 class PredictionDrafter(NoDrafter):
@@ -93,17 +95,19 @@ class PredictionDrafter(NoDrafter):
         self._match = LONGEST_MATCH // 2
         self._seen = len(sequence)
 
-    def propose(self, sequence: Sequence[int], plan: Plan, params: SamplingParams, round_: Round) -> Draft:
+    def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """The prediction's next tokens; point masses."""
         self._follow(sequence)
         if self._next is None:
             return Draft()
+        copied = self._prediction[self._next : self._next + plan.room]
+        legal = sampler.count_legal(sequence, copied)
         count = 0
-        while self._next + count < len(self._prediction) and plan.take(PREDICTION, self._match + count):
+        while count < legal and plan.take(PREDICTION, self._match + count):
             count += 1
-        if not count and self._next < len(self._prediction):
-            plan.watch(PREDICTION, self._match, self._prediction[self._next])
-        return Draft(self._prediction[self._next : self._next + count])
+        if not count and copied:
+            plan.watch(PREDICTION, self._match, copied[0])
+        return Draft(copied[:count])
 
     def _follow(self, sequence: Sequence[int]) -> None:
         for position in range(self._seen, len(sequence)):

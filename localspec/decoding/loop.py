@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from localspec.decoding.control import Controller
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.drafting import Drafter
+from localspec.decoding.logprobs import TokenLogprob, token_logprob
 from localspec.decoding.rules import Rule
-from localspec.decoding.sampling import Logits, SamplingParams, distribution
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Step
 from localspec.decoding.verify import Draft
@@ -22,20 +23,23 @@ class TargetRows(Sequence[Distribution]):
     """The target's distributions of one round, made when read: rows behind a rejection cost nothing."""
 
     def __init__(
-        self, rows: list[Logits], params: SamplingParams, sequence: list[int], drafted: tuple[int, ...]
-    ):
+        self, rows: list[Logits], sampler: Sampler, sequence: list[int], drafted: tuple[int, ...]
+    ) -> None:
         self._rows = rows
-        self._params = params
-        self._history = [*sequence, *drafted] if params.penalised else []
+        self._sampler = sampler
+        self._history = [*sequence, *drafted] if sampler.reads_history else []
         self._committed = len(sequence)
+        self._made: dict[int, Distribution] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Distribution:  # type: ignore[override]
-        # Row i follows the sequence and the first i drafted tokens, and is penalised for exactly those.
-        history = self._history[: self._committed + index]
-        return distribution(self._rows[index], self._params, history)
+        if index not in self._made:
+            # Row i follows the sequence and the first i drafted tokens, and is shaped by exactly those.
+            history = self._history[: self._committed + index]
+            self._made[index] = self._sampler(self._rows[index], history)
+        return self._made[index]
 
 
 class Generation:
@@ -50,7 +54,7 @@ class Generation:
         session: Session,
         drafter: Drafter,
         controller: Controller,
-        params: SamplingParams,
+        sampler: Sampler,
         prompt: Sequence[int],
         *,
         rule: Rule,
@@ -60,10 +64,10 @@ class Generation:
         self.session = session
         self.sequence = list(prompt)
         self.num_prompt = len(self.sequence)
-        self.finish_reason: str | None = "length" if params.max_tokens == 0 else None
+        self.finish_reason: str | None = "length" if sampler.params.max_tokens == 0 else None
         self._drafter = drafter
         self._controller = controller
-        self._params = params
+        self._sampler = sampler
         self._check = check
         self._rule = rule
         self._clock = clock
@@ -96,7 +100,7 @@ class Generation:
         plan = self._controller.plan(self._draft_limit(), len(self.session.tokens))
         if plan.room < 1:
             return Draft()
-        return self._drafter.propose(self.sequence, plan, self._params, self._round)
+        return self._drafter.propose(self.sequence, plan, self._sampler, self._round)
 
     def _padded_width(self, width: int) -> int:
         context = self.session.context
@@ -107,8 +111,8 @@ class Generation:
         """Drafted tokens that fit the batch, its outputs, the context and what may still be emitted."""
         context = self.session.context
         limit = min(context.n_batch, context.n_outputs, context.n_ctx - len(self.session.tokens)) - 1
-        if self._params.max_tokens is not None:
-            limit = min(limit, self._params.max_tokens - (len(self.sequence) - self.num_prompt) - 1)
+        if (most := self._sampler.params.max_tokens) is not None:
+            limit = min(limit, most - (len(self.sequence) - self.num_prompt) - 1)
         return max(limit, 0)
 
     def commit(self, span: Span, rows: list[Logits]) -> Step:
@@ -116,13 +120,15 @@ class Generation:
         decoded = self._clock()
         self.session.extend(span)
         tokens: list[int] = []
+        logprobs: tuple[TokenLogprob, ...] = ()
         num_accepted = 0
         if rows:
-            target_probs = TargetRows(rows, self._params, self.sequence, self._draft.tokens)
+            target_probs = TargetRows(rows, self._sampler, self.sequence, self._draft.tokens)
             verdict = self._round.verify(target_probs, self._draft)
             stand = self._draft.tokens[: verdict.num_accepted]
             tokens = self._append((*stand, verdict.next_token))
             num_accepted = min(verdict.num_accepted, len(tokens))
+            logprobs = self._logprobs(rows, tokens)
             self._roll_back()
         num_pending = len(span.tokens) - len(self._draft.tokens) - span.num_padding
         step = Step(
@@ -137,6 +143,7 @@ class Generation:
             draft_seconds=self._proposed - self._started,
             target_seconds=decoded - self._proposed,
             seconds=self._clock() - self._started,
+            logprobs=logprobs,
         )
         self._controller.observe(step)
         return step
@@ -152,10 +159,17 @@ class Generation:
                 break
         return committed
 
+    def _logprobs(self, rows: list[Logits], tokens: list[int]) -> tuple[TokenLogprob, ...]:
+        """Row i is the one that token i was drawn from or accepted by."""
+        count = self._sampler.params.logprobs
+        if count is None:
+            return ()
+        return tuple(token_logprob(row, token, count) for row, token in zip(rows, tokens, strict=False))
+
     def _cap(self) -> str | None:
         emitted = len(self.sequence) - self.num_prompt
         full = len(self.sequence) > self.session.context.n_ctx
-        return "length" if full or emitted == self._params.max_tokens else None
+        return "length" if full or emitted == self._sampler.params.max_tokens else None
 
     def _roll_back(self) -> None:
         # A length, never a count: the same line whether none, some or all drafted tokens stand.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-MODEL, NGRAM, PREDICTION = "model", "ngram", "prediction"
+MODEL, NGRAM, PREDICTION, FORCED = "model", "ngram", "prediction", "forced"
 """Names by which drafters ask."""
 
 

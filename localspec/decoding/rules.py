@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.distribution import Distribution
-from localspec.decoding.verify import Draft, Verdict, coupled, rejection
+from localspec.decoding.verify import Draft, Verdict, block, coupled, rejection
 
 
 class Round(Protocol):
@@ -37,10 +37,8 @@ class RejectionRule:
     seed: int
 
     def round(self, position: int) -> Round:
-        """Keyed by position instead of drawn from one stream: tokens that are cut away or rejected do not shift
-        what comes later, and no number is ever used in two rounds."""
-        key = np.array([self.seed, position], dtype=np.uint64)
-        return _RejectionRound(np.random.Generator(np.random.Philox(key=key)))
+        """Its numbers are its own."""
+        return _RejectionRound(_uniforms(self.seed, position))
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,30 @@ class _RejectionRound:
 
     def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
         return rejection(target_probs, draft, self.uniforms)
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """Block verification. Seeds repeat as under rejection."""
+
+    seed: int
+
+    def round(self, position: int) -> Round:
+        """Its numbers are its own."""
+        return _BlockRound(_uniforms(self.seed, position))
+
+
+@dataclass(frozen=True)
+class _BlockRound(_RejectionRound):
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        return block(target_probs, draft, self.uniforms)
+
+
+def _uniforms(seed: int, position: int) -> np.random.Generator:
+    """Keyed by position instead of drawn from one stream: tokens that are cut away or rejected do not shift what
+    comes later, and no number is ever used in two rounds."""
+    key = np.array([seed, position], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from itertools import takewhile
 from operator import eq
 from typing import Protocol
 
-from localspec.decoding.sampling import Logits
+from localspec.decoding.distribution import Logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Span:
     """Tokens for one forward pass: they take the cells from `start` on.
 
     The last `num_logits` want a row. Behind them may stand `num_padding` tokens that only make the pass wider, where
-    a wider one is faster; what they leave in the cells is rolled back with whatever is not committed.
+    a wider one is faster or computed by the kernels wanted; what they leave in the cells is rolled back.
     """
 
     sequence_id: int
@@ -65,11 +65,14 @@ class Session:
 
     Between rounds `tokens` is a strict prefix of the committed sequence; whatever a cancelled or failed round
     left behind is put right by the next `align`.
+
+    min_width: narrower passes are padded to this, where they would be computed by other kernels.
     """
 
-    def __init__(self, context: Context, sequence_id: int = 0) -> None:
+    def __init__(self, context: Context, sequence_id: int = 0, min_width: int = 1) -> None:
         self.context = context
         self.sequence_id = sequence_id
+        self.min_width = min_width
         self.tokens: list[int] = []
 
     def align(self, sequence: Sequence[int]) -> int:
@@ -89,13 +92,15 @@ class Session:
 
     def span(self, tokens: Sequence[int], num_logits: int, width: int = 0) -> Span:
         """The pass that would append `tokens`, padded to `width`."""
-        num_padding = max(width - len(tokens), 0)
+        num_padding = max(max(width, self.min_width) - len(tokens), 0)
         padded = (*tokens, *(tokens[-1],) * num_padding)
         return Span(self.sequence_id, padded, len(self.tokens), num_logits, num_padding)
 
     def extend(self, span: Span) -> None:
-        """Record that a pass over `span` succeeded."""
+        """Record that a pass over `span` succeeded. What only made it wider is forgotten."""
         self.tokens.extend(span.tokens)
+        if span.num_padding:
+            self.rollback(len(self.tokens) - span.num_padding)
 
     def forward(self, tokens: Sequence[int], num_logits: int = 1) -> list[Logits]:
         """Append `tokens` in passes of at most n_batch; the last `num_logits` rows, each (V,)."""

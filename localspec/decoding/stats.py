@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from localspec.decoding.logprobs import TokenLogprob
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -12,8 +14,9 @@ class Step:
     A round that only reads a piece of the prompt commits nothing. Times are seconds; `seconds` is the whole
     round, drafting and passes included.
     width, length: tokens in the pass (padding included), and cells before it.
-    num_accepted: drafted tokens that were committed. An answer that ends among them has no token of the target's own
-    in its last round.
+    num_accepted: drafted tokens that were committed, the first ones of `tokens`. An answer that ends among them has no
+    token of the target's own in its last round.
+    logprobs: one for each of `tokens`, where they were asked for.
     """
 
     width: int
@@ -27,6 +30,7 @@ class Step:
     draft_seconds: float
     target_seconds: float
     seconds: float
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def recovered(self) -> bool:

@@ -60,8 +60,7 @@ def acceptance(target_probs: Distribution, draft_probs: Distribution, token: int
 
 def residual(target_probs: Distribution, draft_probs: Distribution) -> Distribution:
     """max(p - q, 0), normalised: what a recovered token is drawn from."""
-    zero = target_probs.probs * 0
-    mass = np.maximum(target_probs.probs - draft_probs.probs_of(target_probs.tokens), zero)
+    mass = _excess(target_probs, draft_probs, 1)
     if not mass.sum() > 0:
         # p = q up to rounding: a rejection then has probability 0 up to rounding too.
         return target_probs
@@ -82,6 +81,63 @@ def rejection(target_probs: Sequence[Distribution], draft: Draft, uniforms: Unif
             return Verdict(index, recovered)
     bonus = target_probs[len(draft.tokens)].sample(uniforms.random())
     return Verdict(len(draft.tokens), bonus)
+
+
+def block(target_probs: Sequence[Distribution], draft: Draft, uniforms: Uniforms) -> Verdict:
+    """Block verification (Sun et al., 2403.10444): judges the draft as a whole, and keeps at least as much of it as
+    token by token on average.
+
+    Arguments as for `rejection`, with which it agrees for K = 1 and for tokens that were not drawn.
+    """
+    weights = block_weights(target_probs, draft)
+    # The longest prefix whose own draw succeeds, not the first that fails: tried from the end.
+    for count in range(len(weights) - 1, 0, -1):
+        if uniforms.random() < block_acceptance(target_probs, draft, weights, count):
+            return Verdict(count, _after_block(target_probs, draft, weights[count], count, uniforms))
+    return Verdict(0, _after_block(target_probs, draft, weights[0], 0, uniforms))
+
+
+def block_weights(target_probs: Sequence[Distribution], draft: Draft) -> list[Any]:
+    """w_0 = 1 and w_i = min(w_(i-1) p_i(x_i) / q_i(x_i), 1), up to the last that is not 0."""
+    weights: list[Any] = [1]
+    for index, token in enumerate(draft.tokens):
+        ratio = target_probs[index].prob(token) / draft.distribution(index).prob(token)
+        weight = min(weights[-1] * ratio, 1)
+        if not weight > 0:
+            break  # nothing behind a token that the target rules out can stand: its rows are not read
+        weights.append(weight)
+    return weights
+
+
+def block_acceptance(
+    target_probs: Sequence[Distribution], draft: Draft, weights: Sequence[Any], count: int
+) -> Any:
+    """h_i = Z_i / (Z_i + 1 - w_i) with Z_i = sum of max(w_i p_(i+1) - q_(i+1), 0); h_K = w_K."""
+    weight = weights[count]
+    if count == len(draft.tokens):
+        return weight
+    excess = _excess(target_probs[count], draft.distribution(count), weight).sum()
+    # 0 / 0 where w = 1 and p = q: with w = 1 all that stands so far stands anyway.
+    return excess / (excess + 1 - weight) if weight < 1 else 1
+
+
+def _after_block(
+    target_probs: Sequence[Distribution], draft: Draft, weight: Any, count: int, uniforms: Uniforms
+) -> int:
+    """From p after a whole draft, else from max(w p - q, 0), normalised."""
+    following = target_probs[count]
+    if count == len(draft.tokens):
+        return following.sample(uniforms.random())
+    mass = _excess(following, draft.distribution(count), weight)
+    if not mass.sum() > 0:  # as in `residual`
+        return following.sample(uniforms.random())
+    return Distribution.normalised(following.tokens, mass).sample(uniforms.random())
+
+
+def _excess(target_probs: Distribution, draft_probs: Distribution, weight: Any) -> Any:
+    """max(w p - q, 0) on the target's tokens."""
+    zero = target_probs.probs * 0
+    return np.maximum(weight * target_probs.probs - draft_probs.probs_of(target_probs.tokens), zero)
 
 
 def coupled(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.decoding.sampling import Logits
+from localspec.decoding.distribution import Logits
 from localspec.decoding.session import Span
 from localspec.errors import (
     ContextFull,
@@ -34,6 +34,7 @@ class ContextOptions:
     n_ctx:   cells, shared by all sequences.        n_batch:   tokens in one pass, at most.
     n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
     cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
+    spare:   cells beyond n_ctx, for what only makes a pass wider.
     """
 
     n_ctx: int = 4096
@@ -43,6 +44,7 @@ class ContextOptions:
     threads: int | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    spare: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):
@@ -104,7 +106,7 @@ class Context:
         options = self.options
         return backend.set_fields(
             self._lib.llama_context_default_params(),
-            n_ctx=options.n_ctx,
+            n_ctx=options.n_ctx + options.spare,
             n_batch=self.n_batch,
             n_ubatch=self.n_batch,
             n_seq_max=options.n_sequences,
@@ -165,7 +167,7 @@ class Context:
         for span in spans:
             if (
                 not 0 <= span.sequence_id < self.options.n_sequences
-                or span.start + len(span.tokens) > self.n_ctx
+                or span.start + len(span.tokens) > self.n_ctx + self.options.spare
             ):
                 raise DecodeError(
                     f"Cells {span.start} on do not fit a context of {self.n_ctx} tokens.", code=0

@@ -39,6 +39,7 @@ class Model:
         self.path = Path(path)
         self.metadata = metadata or read_metadata(self.path)
         self.gpu_layers = resolve_gpu_layers(gpu_layers)
+        self.repack = repack
         self._lib = backend.library()
         params = backend.set_fields(
             self._lib.llama_model_default_params(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from localspec.calibration import Costs
 from localspec.decoding.calibrate import calibrate
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.llm import LLM
 from localspec.measure.oracle import oracle_speedup
 from localspec.measure.prompts import Prompt

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 
-from localspec.decoding.sampling import SamplingParams
+from localspec.decoding.params import SamplingParams
 from localspec.llm import LLM
 from localspec.request import Completion, Messages
 

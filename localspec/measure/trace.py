@@ -10,9 +10,11 @@ import numpy as np
 
 from localspec.decoding.distribution import Distribution
 from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.plan import FixedPlan
 from localspec.decoding.rules import RejectionRule
-from localspec.decoding.sampling import SamplingParams, distribution
+from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampling import distribution
 from localspec.decoding.session import Session
 from localspec.engine import Engine
 
@@ -51,10 +53,10 @@ def copied_runs(sequence: Sequence[int], start: int, limit: int) -> tuple[int, .
     """From every position on, how many tokens of the n-gram drafter's proposal (at most `limit`) are the text."""
     drafter = NgramDrafter()
     drafter.begin(sequence[:start])
-    unused = RejectionRule(0).round(0)
+    unused, any_token = RejectionRule(0).round(0), Sampler(SamplingParams())
     runs = []
     for position in range(start, len(sequence)):
-        draft = drafter.propose(sequence[:position], FixedPlan(limit), SamplingParams(), unused)
+        draft = drafter.propose(sequence[:position], FixedPlan(limit), any_token, unused)
         truth = sequence[position : position + len(draft.tokens)]
         # Behind the text's end nothing is known.
         matches = [left == right for left, right in zip(draft.tokens, truth, strict=False)]

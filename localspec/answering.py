@@ -1,0 +1,137 @@
+"""One answer on a loaded engine: from the caller's options to a request, and from the request to chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.control import Controller
+from localspec.decoding.loop import Generation, run
+from localspec.decoding.sampler import Sampler
+from localspec.decoding.stats import Stats, Step
+from localspec.engine import Engine
+from localspec.errors import DecodeCancelled
+from localspec.llama.constraint import token_constraint
+from localspec.policy import choose_rule, describe_drafting
+from localspec.request import (
+    Chunk,
+    Completion,
+    Request,
+    check_draft_tokens,
+    check_verify,
+    checked_bias,
+    checked_processors,
+    checked_prompt,
+    sampling_params,
+)
+from localspec.text.answer import AnswerText
+from localspec.text.messages import checked_text
+from localspec.turns import Ticket
+
+
+def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, options: dict[str, Any]) -> Request:
+    """Check everything, so that a bad request fails at the call and not at the first chunk.
+
+    draft_tokens: what holds where `options`, those of `AnswerOptions`, say nothing.
+    Raises `InvalidRequest` or `PromptTooLong`.
+    """
+    options = dict(options)
+    context, model = engine.target, engine.target.model
+    own_draft_tokens = options.pop("draft_tokens", None)
+    verify = check_verify(options.pop("verify", "auto"))
+    prediction = checked_text(options.pop("prediction", ""), "The prediction", name="prediction")
+    processors = checked_processors(options.pop("logits_processors", ()))
+    grammar, schema = options.pop("grammar", None), options.pop("json_schema", None)
+    params = checked_bias(sampling_params(options.pop("params", None), options), context.n_vocab)
+    request = Request(
+        ids=checked_prompt(ids, context.n_vocab, context.n_ctx),
+        params=params,
+        draft_tokens=draft_tokens if own_draft_tokens is None else check_draft_tokens(own_draft_tokens),
+        verify=verify,
+        prediction=tuple(model.tokenize(prediction, parse_special=False)) if prediction else (),
+        constraint=token_constraint(model, grammar=grammar, json_schema=schema),
+        processors=processors,
+    )
+    sampler_of(engine, request)  # refuses options that exclude each other
+    return request
+
+
+def sampler_of(engine: Engine, request: Request) -> Sampler:
+    """What shapes this request's rows."""
+    return Sampler(
+        request.params,
+        num_prompt=len(request.ids),
+        eog=engine.target.model.eog_tokens,
+        constraint=request.constraint,
+        processors=request.processors,
+    )
+
+
+def answer_chunks(
+    engine: Engine, controller: Controller, request: Request, ticket: Ticket
+) -> Iterator[Chunk]:
+    """Decode one answer; the engine must be this caller's alone until the end."""
+    model, params = engine.target.model, request.params
+    answer = AnswerText(model.piece, model.eog_tokens, params.stop)
+    adaptive = controller if isinstance(controller, AdaptiveController) else None
+    generation = Generation(
+        engine.session,
+        engine.drafter(
+            adaptive=adaptive is not None,
+            prediction=request.prediction,
+            constrained=request.constraint is not None,
+        ),
+        controller,
+        sampler_of(engine, request),
+        request.ids,
+        rule=choose_rule(request.verify, params.seed),
+        check=answer.check,
+    )
+    stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
+    drafted: list[bool] = []
+    logprobs = []
+    for step in _rounds(generation, ticket):
+        stats.add(step)
+        if not step.tokens:
+            continue
+        ids = answer.take_ids()
+        chunk = Chunk(
+            answer.take(),
+            ids,
+            drafted=tuple(index < step.num_accepted for index in range(len(ids))),
+            logprobs=step.logprobs[: len(ids)],
+        )
+        drafted += chunk.drafted
+        logprobs += chunk.logprobs
+        yield chunk
+    rest = answer.finish()
+    completion = Completion(
+        text=answer.text,
+        ids=tuple(answer.ids),
+        finish_reason=generation.finish_reason or "cancelled",
+        stats=stats,
+        seed=params.seed,
+        drafting=describe_drafting(engine, adaptive, request.draft_tokens, stats),
+        notice=_notice(engine, generation),
+        drafted=tuple(drafted),
+        logprobs=None if params.logprobs is None else tuple(logprobs),
+    )
+    yield Chunk(rest, (), completion)
+
+
+def _rounds(generation: Generation, ticket: Ticket) -> Iterator[Step]:
+    """Every round, until the end or a cancel."""
+    steps = run(generation)
+    try:
+        while not ticket.cancelled and (step := next(steps, None)) is not None:
+            yield step
+    except DecodeCancelled:
+        return
+
+
+def _notice(engine: Engine, generation: Generation) -> str:
+    n_ctx = engine.target.n_ctx
+    if generation.finish_reason == "length" and len(generation.sequence) > n_ctx:
+        return f"The context of {n_ctx} tokens is full: the answer ends here."
+    return ""

@@ -1,0 +1,113 @@
+"""Sampler: one answer's options, grammar and callbacks, on every row with that row's own history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.decoding.distribution import Distribution, Logits
+from localspec.decoding.params import SamplingParams
+from localspec.decoding.sampling import adjusted, choose
+from localspec.errors import InvalidRequest
+
+LogitsProcessor = Callable[[Sequence[int], Logits], Logits | None]
+"""Called with every id before the position and a copy of the row's logits, shape (V,); returns the logits to go on
+with, or None when it changed the copy. It must depend on nothing else: the draft's rows ask it too."""
+
+
+class Constraint(Protocol):
+    """Which tokens may come next, as a function of the answer so far. What it was asked before leaves no trace."""
+
+    def allowed(self, answer: Sequence[int]) -> NDArray[np.bool_]:
+        """Mask (V,) of the ids that may follow `answer`. A finished answer allows ends of generation only."""
+
+    def forced(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
+        """At most `limit` ids that must follow `answer`, each the only one allowed."""
+
+    def count_legal(self, answer: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many of `tokens` may follow `answer` in this order."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Turns a row of raw logits, the target's or the draft's, into the distribution its token is drawn from.
+
+    num_prompt: ids of a history that are prompt.     eog: ends of generation.
+    Raises `InvalidRequest` for options that exclude each other.
+    """
+
+    params: SamplingParams
+    num_prompt: int = 0
+    eog: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.constraint is None:
+            return
+        for name in ("ignore_eos", "min_tokens"):
+            if value := getattr(self.params, name):
+                raise InvalidRequest(
+                    f"{name} is {value} beside a grammar or schema.",
+                    "Leave one of them out: where the grammar is finished, nothing but the end may come.",
+                    name=name,
+                )
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether a distribution depends on the tokens before it beyond the logits."""
+        params = self.params
+        return bool(params.penalised or params.min_tokens or self.constraint or self.processors)
+
+    def __call__(self, row: Logits, history: Sequence[int]) -> Distribution:
+        """The distribution of the token behind `history`: every id before it, prompt included, where that is read.
+
+        row: shape (V,), float32, not changed; a draft's row may be shorter than the target's.
+        Raises `NoTokenLeft` when nothing may come, `DecodeError` for a row without a finite logit.
+        """
+        logits = adjusted(row, self.params, history)
+        for processor in self.processors:
+            logits = _processed(processor, history, logits)
+        if self.constraint is not None:
+            allowed = self.constraint.allowed(history[self.num_prompt :])[: len(row)]
+            logits = np.where(allowed, logits, np.float32(-np.inf))
+        if self._end_is_banned(history):
+            logits = logits.copy()
+            logits[[token for token in self.eog if token < len(row)]] = -np.inf
+        return choose(logits, self.params, raw=row)
+
+    def count_legal(self, history: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many of `tokens`, copied from somewhere, the grammar lets follow `history`."""
+        if self.constraint is None or not tokens:
+            return len(tokens)
+        return self.constraint.count_legal(history[self.num_prompt :], tokens)
+
+    def _end_is_banned(self, history: Sequence[int]) -> bool:
+        params = self.params
+        return params.ignore_eos or (
+            params.min_tokens > 0 and len(history) - self.num_prompt < params.min_tokens
+        )
+
+
+def _processed(processor: LogitsProcessor, history: Sequence[int], logits: Logits) -> Logits:
+    """What a callback makes of the logits. Raises `InvalidRequest` for what is no row of logits."""
+    given = logits.copy()
+    returned = processor(history, given)
+    result = given if returned is None else np.asarray(returned, dtype=np.float32)
+    if result.shape != logits.shape:
+        raise InvalidRequest(
+            f"A logits processor returned an array of shape {result.shape}.",
+            f"It must return the logits it was given, shape {logits.shape}, or None.",
+            name="logits_processors",
+        )
+    if np.isnan(result).any() or np.isposinf(result).any():
+        raise InvalidRequest(
+            "A logits processor returned NaN or infinity.",
+            "Logits are finite, or -inf: never.",
+            name="logits_processors",
+        )
+    return result

@@ -1,0 +1,165 @@
+"""Strict mode: every pass of the target in one width class, so that the same tokens give the same bits.
+
+What is drafted, how far, and how much of a prompt was cached then changes no bit of a row (exactness beyond the
+distribution). Which widths share their bits is measured here, once for a model, its settings and this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from localspec.decoding.classes import WidthClass, width_classes
+from localspec.errors import ModelLoadError
+from localspec.hub.home import default_home
+from localspec.llama.context import Context, ContextOptions
+from localspec.llama.metadata import Metadata
+from localspec.llama.model import Model
+
+FORMAT = 1
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32, 33, 64)
+"""Around the steps of known kernels, and left-over rows behind them."""
+LENGTH = 300
+"""Cells before the rows compared: past 256 a one-token pass of a 16-bit V cache takes another path."""
+LEAST_HIGH = 4
+"""A class that ends below this leaves no room to draft."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Passes of the target have `low` to `high` tokens, narrower ones being padded."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class StrictForm:
+    """Settings under which a file can be strict."""
+
+    cache_type_k: str
+    cache_type_v: str
+    repack: bool
+
+
+def strict_form(target: Metadata, cache_type_k: str, cache_type_v: str, repack: bool) -> StrictForm:
+    """The settings asked for, changed where they cannot be strict.
+
+    Attention over a 16-bit V cache splits a one-token pass where the context is long; over a BF16 or an 8-bit one it
+    does not. Rearranged K-quants are computed by other kernels for one, four and eight rows.
+    """
+    rounded_alike = cache_type_k == cache_type_v == "q8_0" or cache_type_v == "bf16"
+    return StrictForm(
+        cache_type_k if rounded_alike else "f16",
+        cache_type_v if rounded_alike else "bf16",
+        repack and target.file_type in ("Q4_0", "Q8_0"),
+    )
+
+
+def strict_widths(
+    model: Model,
+    options: ContextOptions,
+    home: Path | None = None,
+    notify: Callable[[str], None] = lambda sentence: None,
+) -> Widths:
+    """Widths that share their bits, from disk or measured now (some seconds).
+
+    Raises `ModelLoadError` with the classes found where they leave no room to draft.
+    """
+    facts = _facts(model, options)
+    name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+    path = (home or default_home()) / "calibration" / f"strict-{name}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["facts"] == facts:
+            return Widths(int(data["low"]), int(data["high"]))
+    notify(f"Measuring which passes of {model.path.name} give the same bits here, once (some seconds).")
+    classes = measured_classes(model, options)
+    widths = usable_widths(classes)
+    if widths is None:
+        raise ModelLoadError(
+            f"{model.path.name} cannot be strict here: passes of different widths give different bits "
+            f"({describe_classes(classes)}).",
+            "Use a Q4_0 or Q8_0 file of this model, or leave --strict out.",
+            path=str(model.path),
+        )
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        unfinished.write_text(json.dumps({"facts": facts, **asdict(widths)}, indent=1), encoding="utf-8")
+        unfinished.replace(path)
+    return widths
+
+
+def measured_classes(model: Model, options: ContextOptions, length: int = LENGTH) -> list[WidthClass]:
+    """Width classes of a model behind `length` cells, in a context of its own."""
+    widest = max(WIDTHS)
+    context = Context(
+        model,
+        ContextOptions(
+            n_ctx=length + 2 * widest,
+            n_batch=widest,
+            n_outputs=widest,
+            threads=options.threads,
+            cache_type_k=options.cache_type_k,
+            cache_type_v=options.cache_type_v,
+        ),
+    )
+    try:
+        return width_classes(context, WIDTHS, length)
+    finally:
+        context.close()
+
+
+def usable_widths(classes: Sequence[WidthClass]) -> Widths | None:
+    """The longest run of measured widths in one class, from 1 or else from 2 tokens on; None if it is too short.
+
+    Every width within the run was measured, or lies between two that were and belongs to no other class.
+    """
+    for low in (1, 2):
+        members = next((set(group.widths) for group in classes if low in group.widths), set())
+        measured = sorted(width for group in classes for width in group.widths if width >= low)
+        high = low
+        for width in measured:
+            if width not in members:
+                break
+            high = width
+        if high >= LEAST_HIGH:
+            return Widths(low, high)
+    return None
+
+
+def describe_classes(classes: Sequence[WidthClass]) -> str:
+    """For a sentence: {1, 2, 3} {4, 5} apart by 0.5."""
+    return " ".join(
+        "{"
+        + ", ".join(map(str, group.widths))
+        + "}"
+        + (f" off by {group.distance:.2g}" if group.distance else "")
+        for group in classes
+    )
+
+
+def _facts(model: Model, options: ContextOptions) -> dict[str, object]:
+    stat = model.path.stat()
+    return {
+        "format": FORMAT,
+        "file": model.path.name,
+        "bytes": stat.st_size,
+        "gpu_layers": model.gpu_layers,
+        "repack": model.repack,
+        "threads": options.threads,
+        "cache": [options.cache_type_k, options.cache_type_v],
+        "build": metadata.version("llama-cpp-python"),
+        "machine": [platform.node(), platform.machine(), platform.processor(), os.cpu_count()],
+    }
