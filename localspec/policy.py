@@ -11,7 +11,7 @@ from localspec.engine import Engine
 
 
 def choose_rule(verify: str, seed: int | None) -> Rule:
-    """For "auto": coupled where a seed asks for a text that repeats, whatever is drafted; else block, that keeps most."""
+    """For "auto": coupled where a seed asks for a text that repeats with any draft; else block, which keeps most."""
     chosen = secrets.randbits(63) if seed is None else seed
     if verify == "coupled" or (verify == "auto" and seed is not None):
         return CoupledRule(chosen)
