@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,20 +54,40 @@ def real_llm(real_paths) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
-    """The default pair requantized to pure Q4_0, V cache in BF16: rows do not depend on the width of a pass."""
+def q4_0_paths(real_paths, tmp_path_factory) -> Iterator[list[Path]]:
+    """The default pair requantized to pure Q4_0."""
+    with _requantized(real_paths, "q4_0", tmp_path_factory) as files:
+        yield files
+
+
+@pytest.fixture(scope="session")
+def strict_llm(q4_0_paths) -> Iterator[object]:
+    """The pure Q4_0 pair in strict mode; one engine for all tests."""
     from localspec import LLM
+
+    with LLM.from_files(*q4_0_paths, n_ctx=2048, strict=True, draft_tokens=3) as llm:
+        yield llm
+
+
+@contextmanager
+def _requantized(paths, form: str, tmp_path_factory) -> Iterator[list[Path]]:
     from localspec.llama.quantize import requantize
 
-    folder = tmp_path_factory.mktemp("q4_0")
+    folder = tmp_path_factory.mktemp(form)
     files = []
-    for path in real_paths:
-        files.append(folder / path.name.replace("q4_k_m", "q4_0"))
-        requantize(path, files[-1], "q4_0")
-    with LLM.from_files(*files, n_ctx=2048, cache_type_v="bf16", draft_tokens=3) as llm:
-        yield llm
+    for path in paths:
+        files.append(folder / path.name.replace("q4_k_m", form))
+        requantize(path, files[-1], form)
+    yield files
     for file in files:
         file.unlink()
+
+
+@pytest.fixture(scope="session")
+def bf16_path(real_paths, tmp_path_factory) -> Iterator[Path]:
+    """The default pair's draft in BF16 (1 GB): a small target of that format."""
+    with _requantized(real_paths[1:], "bf16", tmp_path_factory) as files:
+        yield files[0]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,4 +97,5 @@ def _calibration_folder(tmp_path_factory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localspec.calibration.default_home", lambda: home)
         patch.setattr("localspec.preparation.default_home", lambda: home)
+        patch.setattr("localspec.strictness.default_home", lambda: home)
         yield

@@ -1,46 +1,54 @@
-"""Bit for bit on real weights: pure Q4_0 with the V cache in BF16 gives the same greedy ids with any draft."""
+"""Bit for bit on real weights: in strict mode the same ids with any draft, any length, any schedule, or none."""
 
 from __future__ import annotations
 
 import pytest
 
+from localspec import LLM
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 
 pytestmark = pytest.mark.real
 
 SHORT = [{"role": "user", "content": "Explain in a few sentences why the sky is blue."}]
-LONG = [
-    {
-        "role": "user",
-        "content": "Here are the minutes of a meeting.\n"
-        + "\n".join(
-            f"Point {i}: the members spoke about budget line {i * 7} and asked for figure {i * i} by week {i % 9}."
-            for i in range(1, 30)
-        )
-        + "\nSummarize them in three sentences.",
-    }
-]
+
+
+def minutes(points: int) -> list[dict[str, str]]:
+    """A meeting's minutes to summarize, about 21 tokens a point."""
+    lines = [
+        f"Point {i}: the members spoke about budget line {i * 7} and asked for figure {i * i} by week {i % 9}."
+        for i in range(1, points)
+    ]
+    request = "\nSummarize them in three sentences."
+    return [{"role": "user", "content": "Here are the minutes of a meeting.\n" + "\n".join(lines) + request}]
+
+
+LONG = minutes(30)
+CONTEXTS = {"100 tokens": (minutes(4), 100), "600 tokens": (LONG, 600), "1700 tokens": (minutes(64), 1700)}
 NUM_TOKENS = 64
 
 
-@pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "past 600 tokens"])
-def test_greedy_ids_do_not_depend_on_drafting(strict_llm, messages):
+@pytest.fixture(scope="module", params=list(CONTEXTS))
+def context(request) -> tuple[list[dict[str, str]], int]:
+    """Messages, and about how many tokens they are."""
+    return CONTEXTS[request.param]
+
+
+def test_greedy_ids_do_not_depend_on_drafting(strict_llm, context):
+    messages, size = context
     settings = {"temperature": 0, "max_tokens": NUM_TOKENS}
     plain = strict_llm.generate(messages, draft_tokens="off", **settings)
     assert plain.stats.drafted == 0
-    assert (plain.stats.prompt_tokens > 600) == (messages is LONG)
+    assert abs(plain.stats.prompt_tokens - size) < 0.25 * size
     for num_draft_tokens in (1, 3, 7):
         drafted = strict_llm.generate(messages, draft_tokens=num_draft_tokens, **settings)
         assert drafted.stats.accepted > 0
         assert drafted.ids == plain.ids
 
 
-@pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "past 600 tokens"])
-def test_greedy_ids_do_not_depend_on_the_controller(strict_llm, messages, monkeypatch):
+def test_ids_do_not_depend_on_the_controller(strict_llm, context, monkeypatch):
     """Costs that make every decision come up: model and n-gram drafts of changing length, padded passes."""
-    settings = {"temperature": 0, "max_tokens": NUM_TOKENS}
-    plain = strict_llm.generate(messages, draft_tokens="off", **settings)
+    messages, _ = context
     curve = {1: 1.0, 2: 1.9, 4: 1.2, 8: 1.4, 16: 1.8, 32: 2.6}
     step = 1.0  # far slower than any machine: what rounds really take then changes no decision
     target = CostTable({width: step * factor for width, factor in curve.items()})
@@ -49,11 +57,38 @@ def test_greedy_ids_do_not_depend_on_the_controller(strict_llm, messages, monkey
     monkeypatch.setattr(strict_llm, "_adaptive", controller)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
-    adaptive = strict_llm.generate(
-        messages, draft_tokens="auto", prediction="The sky is blue because", **settings
-    )
-    assert adaptive.stats.accepted > NUM_TOKENS / 4
-    assert adaptive.ids == plain.ids
+    for settings in ({"temperature": 0}, {"seed": 3}):
+        plain = strict_llm.generate(messages, draft_tokens="off", max_tokens=NUM_TOKENS, **settings)
+        adaptive = strict_llm.generate(
+            messages, draft_tokens="auto", prediction="The sky is blue", max_tokens=NUM_TOKENS, **settings
+        )
+        assert adaptive.stats.accepted > NUM_TOKENS / 4
+        assert adaptive.ids == plain.ids
+
+
+def same_with_and_without_a_draft(llm, messages, num_tokens):
+    for settings in ({"temperature": 0}, {"seed": 5}):
+        plain = llm.generate(messages, draft_tokens="off", max_tokens=num_tokens, **settings)
+        for num_draft_tokens in (1, 3, 5):
+            drafted = llm.generate(messages, draft_tokens=num_draft_tokens, max_tokens=num_tokens, **settings)
+            assert drafted.stats.drafted > 0
+            assert drafted.ids == plain.ids
+
+
+def test_the_strict_form_of_k_quants(real_paths):
+    """Weights not rearranged and narrow passes: a class that is measured at the first load."""
+    with LLM.from_files(*real_paths, n_ctx=1024, strict=True, draft_tokens=3) as llm:
+        settings = llm.settings["target"]
+        assert settings["cache_type_v"] == "bf16" and not settings["repack"]
+        assert any(warning.startswith("Strict mode: passes of ") for warning in llm.warnings)
+        for messages in (SHORT, minutes(17)):
+            same_with_and_without_a_draft(llm, messages, 24)
+
+
+def test_the_strict_form_of_bf16(bf16_path, q4_0_paths):
+    with LLM.from_files(bf16_path, q4_0_paths[1], n_ctx=1024, strict=True, draft_tokens=3) as llm:
+        for messages in (SHORT, LONG):
+            same_with_and_without_a_draft(llm, messages, 32)
 
 
 def test_reused_cells_answer_like_a_cold_start(strict_llm):

@@ -20,6 +20,8 @@ from localspec.decoding.stats import Step
 
 FIRST_PROBE, LAST_PROBE = 16, 128
 """Tokens after which a draft model that does not pay is tried again; doubled while it fails."""
+REUSE = 8
+"""Rounds for which the expected seconds of passes are kept."""
 BEST_ACCEPTANCE = 0.95
 """Acceptance that a draft model reaches on easy text: where even this does not pay, it is not tried."""
 
@@ -69,6 +71,8 @@ class AdaptiveController:
         self._since_model = 0
         self._probe_after = FIRST_PROBE
         self._plan: AdaptivePlan | None = None
+        self._times: tuple[int, list[float]] | None = None
+        self._times_age = 0
 
     def prefills_draft(self, num_prompt: int) -> bool:
         """If the draft is likely to be used: it then reads the prompt while the user waits for the target anyway."""
@@ -110,6 +114,17 @@ class AdaptiveController:
         """Padded where a wider pass is cheaper. A pass of one token is what plain decoding does: left alone."""
         return width if width == 1 else self.target.padded_width(width, min(limit, self.max_width), length)
 
+    def calm_times(self, limit: int, length: int) -> list[float]:
+        """Seconds of a pass by width, 0 to `limit`, at scale 1; padded where that is cheaper, which plain decoding
+        never is. Looked up many times a round and moving slowly: kept for REUSE rounds.
+        """
+        if self._times is None or self._times[0] != limit or self._times_age >= REUSE:
+            target = self.target
+            wide = [target.padded_time(width, limit, length) for width in range(2, limit + 1)]
+            times = [seconds / target.scale for seconds in (0.0, target.time(1, length), *wide)]
+            self._times, self._times_age = (limit, times), 0
+        return self._times[1]
+
     def probe_due(self, length: int) -> bool:
         """Whether a draft model that did not pay deserves another try."""
         return self._since_model >= self._probe_after and self.can_pay(length)
@@ -124,6 +139,7 @@ class AdaptiveController:
         if step.num_prefilled or not step.tokens:
             return
         self.target.observe(step.width, step.length, step.target_seconds)
+        self._times_age += 1
         self.ledger.settle(step.seconds, len(step.tokens), self.target.time(1, step.length))
         self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)
         self._rate_seconds = 0.9 * self._rate_seconds + step.seconds
@@ -251,9 +267,5 @@ class AdaptivePlan:
         return best
 
     def _verify_time(self, width: int) -> float:
-        target = self.controller.target
-        return (
-            target.time(1, self.length)
-            if width == 1
-            else target.padded_time(width, self.limit + 1, self.length)
-        )
+        controller = self.controller
+        return controller.target.scale * controller.calm_times(self.limit + 1, self.length)[width]
