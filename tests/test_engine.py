@@ -424,11 +424,15 @@ def test_what_is_no_path_is_refused(target):
         LLM.from_files(target)
 
 
-def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain):
+def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain, monkeypatch):
     from localspec.decoding.adaptive import AdaptiveController
     from localspec.decoding.costs import CostTable
 
     cheap = CostTable({1: 1.0, 32: 1.1})
+    # What rounds really take must change no decision.
+    monkeypatch.setattr(CostTable, "observe", lambda *_: None)
+    monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
+    monkeypatch.setattr(AdaptiveController, "rate", lambda *_: 1.0)
     before, llm._adaptive = llm._adaptive, AdaptiveController(cheap, cheap)
     try:
         text = (
