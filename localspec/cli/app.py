@@ -26,6 +26,7 @@ COMMANDS = {
     "rm": "localspec.cli.models:remove",
     "draft": "localspec.cli.draft:draft",
     "bench": "localspec.cli.bench:bench",
+    "acceptance": "localspec.cli.acceptance:acceptance",
     "estimate": "localspec.cli.estimate:estimate",
     "calibrate": "localspec.cli.calibrate:calibrate",
 }

@@ -78,6 +78,15 @@ def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:
     return consent.yes or (can_ask() and ask(f"{missing.message}\nDownload it now?", default=True))
 
 
+def pair_title(options: ModelOptions, llm: LLM) -> str:
+    """The pair's name, or the names of the files."""
+    name = options.pair_name()
+    if name is not None:
+        return name or _default_pair()
+    contexts = (llm.engine.target, llm.engine.draft)
+    return " + ".join(context.model.path.name for context in contexts if context)
+
+
 def _introduction(options: ModelOptions, llm: LLM) -> str:
     """One line: pair, files, drafting on or off and why."""
     name = options.pair_name()

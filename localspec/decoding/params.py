@@ -24,8 +24,9 @@ class SamplingParams:
 
     Order: penalties and bias, what may not come at all, top_n_sigma, top_k, typical_p, top_p, min_p, temperature last
     (llama.cpp's order; each looks at what the ones before it left).
-    temperature 0 is greedy; top_n_sigma and top_k 0, typical_p and top_p 1, min_p 0 are off; max_tokens None means
-    until the end. min_tokens: an end of generation cannot come before so many tokens; ignore_eos: it never can.
+    temperature 0 is greedy: the likeliest of what is left. top_n_sigma and top_k 0, typical_p and top_p 1, min_p 0 are
+    off; max_tokens None means until the end. min_tokens: an end of generation cannot come before so many tokens;
+    ignore_eos: it never can.
     logprobs: how many of the likeliest tokens are reported with each token and its own; None: nothing is.
     The penalties look at the last `repeat_last_n` tokens of prompt and answer (-1: all of them).
     logit_bias: token id to what is added to its logit, from -1e4 to 1e4, or -inf: never.
@@ -74,7 +75,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """Whether the likeliest token that is left is always taken."""
         return self.temperature < MIN_TEMPERATURE
 
     @property

@@ -31,9 +31,11 @@ def choose(logits: Logits, params: SamplingParams, raw: Logits) -> Distribution:
     best = int(np.argmax(logits))  # the first NaN, if there is one
     if not math.isfinite(logits[best]):
         raise _no_choice(raw, float(logits[best]), best)
-    if params.greedy:
-        return Distribution.point(best)
+    if params.greedy and params.typical_p == 1:
+        return Distribution.point(best)  # which no other filter takes away
     tokens, values = candidates(logits, params)
+    if params.greedy:
+        return Distribution.point(int(tokens[np.argmax(values)]))
     scaled = (values - values.max()) / params.temperature
     return Distribution.normalised(tokens, np.exp(scaled))
 

@@ -42,15 +42,18 @@ def _within_sigma(logits: Logits, count: float) -> Logits:
 
 
 def _typical(values: Values, mass_wanted: float) -> NDArray[np.bool_]:
-    """Mask (m,) of the tokens of the most typical surprise, up to that mass (Meister et al., 2202.00666)."""
+    """Mask (m,) of the tokens of the most typical surprise, until they hold more than that mass.
+
+    Meister et al., 2202.00666. Like llama.cpp's, which goes on where the mass is just reached; the tokens are those
+    that can still come: one ruled out before has no surprise (llama.cpp's entropy is NaN then).
+    """
     probs = np.exp(values - values.max())
     probs /= probs.sum()
     surprise = -np.log(np.maximum(probs, np.finfo(np.float64).tiny))
     order = np.argsort(np.abs(surprise - (probs * surprise).sum()), kind="stable")
     before = np.cumsum(probs[order]) - probs[order]
     kept = np.zeros(len(values), dtype=bool)
-    kept[order] = before < mass_wanted
-    kept[order[0]] = True
+    kept[order] = before <= mass_wanted
     return kept
 
 

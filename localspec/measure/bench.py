@@ -101,7 +101,7 @@ class Bench:
         params = replace(self._options.params, max_tokens=WARM_UP)
         for mode in self._options.modes:
             self._llm.forget()
-            timed_answer(self._llm, _messages(prompt, []), params, mode, self._clock)
+            timed_answer(self._llm, prompt.messages([]), params, mode, self._clock)
 
     def _scenario(self, name: str, prompts: Sequence[Prompt]) -> Measured:
         traces: list[Trace] = []
@@ -124,7 +124,7 @@ class Bench:
         history: list[str] = []
         conversation: Conversation = []
         for _ in prompt.turns:
-            messages = _messages(prompt, history)
+            messages = prompt.messages(history)
             self._llm.forget()
             completion = self._answer(f"{name}: rehearsal", messages, params, PLAIN).completion
             self._llm.forget()
@@ -157,12 +157,3 @@ class Bench:
             draft = calibrate(engine.draft, verifies=False).table if engine.draft else None
             self._costs = Costs(calibrate(engine.target, verifies=True).table, draft)
         return oracle_speedup(traces, self._costs.target, self._costs.draft, engine.target.n_outputs)
-
-
-def _messages(prompt: Prompt, answers: Sequence[str]) -> list[dict[str, str]]:
-    """The request of turn `len(answers)`, behind the answers so far."""
-    messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    for turn, answer in zip(prompt.turns, answers, strict=False):
-        messages.append({"role": "user", "content": turn})
-        messages.append({"role": "assistant", "content": answer})
-    return [*messages, {"role": "user", "content": prompt.turns[len(answers)]}]

@@ -23,6 +23,14 @@ class Prompt:
     turns: tuple[str, ...]
     system: str = ""
 
+    def messages(self, answers: Sequence[str]) -> list[dict[str, str]]:
+        """The request of turn `len(answers)`, behind the answers so far."""
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        for turn, answer in zip(self.turns, answers, strict=False):
+            messages.append({"role": "user", "content": turn})
+            messages.append({"role": "assistant", "content": answer})
+        return [*messages, {"role": "user", "content": self.turns[len(answers)]}]
+
 
 def builtin_prompts() -> list[Prompt]:
     """The project's own, at least three of each scenario."""
