@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from localspec.decoding.checks import shown
 from localspec.decoding.sampler import Constraint
+from localspec.errors import InvalidRequest
+from localspec.grammar.lark import lark_of_gbnf
+from localspec.llama.deep_stack import with_deep_stack
+from localspec.llama.matching import GrammarConstraint, first_sentence
 from localspec.llama.model import Model
+from localspec.llama.token_table import TokenTable
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
+LONGEST_SCHEMA = 1_000_000
+"""Characters."""
+WHITESPACE = r" |\r?\n[ \t]{0,100}"
+"""Between the parts of JSON: a space or a new line with its indentation. Endless space would never fail, and a model
+that has begun with it may not stop."""
+OPTIONS = "x-guidance"
+MOST_LEXER_STATES = 50_000
+"""Each takes one or two kilobytes; the library's own limit is five times as many."""
+
+NO_FORCING = '%llguidance {"no_forcing": true}\n'
+"""Allow every token that fits. The library would else allow, where the text is certain, only the tokens it would
+itself write it in, and the answer would depend on how it cuts texts into tokens."""
+
+_building = threading.Lock()
 
 
 def token_constraint(
@@ -18,4 +44,86 @@ def token_constraint(
     """
     if grammar is None and json_schema is None:
         return None
-    raise NotImplementedError
+    if grammar is not None and json_schema is not None:
+        raise InvalidRequest(
+            "grammar and json_schema both say what the answer must look like.",
+            "Give one of them.",
+            name="grammar",
+        )
+    forms = _forms_of_schema(json_schema) if grammar is None else _forms_of_grammar(grammar)
+    field = "json_schema" if grammar is None else "grammar"
+    if not model.eog_tokens:
+        raise InvalidRequest(
+            f"{model.path.name} has no token that ends an answer.", f"Leave {field} out.", name=field
+        )
+    with _building:  # two requests at once: one of them reads the vocabulary
+        table = model.token_table
+        _ = table.tokenizer
+    return constraint_on(table, forms, field)
+
+
+def constraint_on(table: TokenTable, forms: Sequence[str], field: str) -> GrammarConstraint:
+    """The constraint of a grammar in the library's own notation; the first of `forms` that it can read.
+
+    Raises `InvalidRequest` naming `field`, with the library's reason, when it can read none.
+    """
+    for form in forms:
+        matcher = with_deep_stack(lambda form=form: _matcher(table, form), len(form))  # type: ignore[misc]
+        if not matcher.is_error():
+            return GrammarConstraint(matcher, table, field)
+    raise _unusable(field, first_sentence(matcher.get_error()))
+
+
+def _matcher(table: TokenTable, form: str) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(table.tokenizer, form, log_level=0, limits=_limits())
+
+
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
+
+
+def _forms_of_grammar(grammar: object) -> list[str]:
+    if not isinstance(grammar, str):
+        raise InvalidRequest(f"grammar is {shown(grammar)}.", "It must be a text in GBNF.", name="grammar")
+    return [NO_FORCING + form for form in lark_of_gbnf(grammar)]
+
+
+def _forms_of_schema(schema: object) -> list[str]:
+    return [f"{NO_FORCING}start: %json {_schema_text(schema)}\n"]
+
+
+def _schema_text(schema: object) -> str:
+    """The schema, a JSON object, as text. Raises `InvalidRequest`."""
+    try:
+        value = json.loads(schema) if isinstance(schema, str) else schema
+        if value is False:
+            raise InvalidRequest("json_schema is false.", "No JSON satisfies that.", name="json_schema")
+        value = {} if value is True else value
+        if not isinstance(value, Mapping):
+            raise InvalidRequest(
+                f"json_schema is {shown(schema)}.",
+                "It must be an object, or true for any JSON.",
+                name="json_schema",
+            )
+        # Under this key the library looks for options; what the caller has put there goes before.
+        options = {"whitespace_pattern": WHITESPACE} | dict(value.get(OPTIONS, {}))
+        text = json.dumps({**value, OPTIONS: options}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, InvalidRequest):
+            raise
+        raise _unusable("json_schema", f"it is no JSON ({first_sentence(str(error))})") from None
+    if len(text) > LONGEST_SCHEMA:
+        raise InvalidRequest(
+            f"json_schema has {len(text)} characters.",
+            f"At most {LONGEST_SCHEMA} are read.",
+            name="json_schema",
+        )
+    return text
+
+
+def _unusable(field: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The {field} cannot be used: {reason}.", "Correct or simplify it.", name=field)

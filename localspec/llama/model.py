@@ -12,6 +12,7 @@ from localspec.errors import InvalidRequest, ModelLoadError
 from localspec.llama import backend
 from localspec.llama.deep_stack import with_deep_stack
 from localspec.llama.metadata import Metadata, read_metadata
+from localspec.llama.token_table import TokenTable
 
 ALL_LAYERS = 2**31 - 1
 LONGEST_TEXT = 2_000_000
@@ -78,6 +79,12 @@ class Model:
         """Every id that ends a generation: a model has several."""
         is_eog = self._lib.llama_vocab_is_eog
         return frozenset(token for token in range(self.n_vocab) if is_eog(self._vocab, token))
+
+    @cached_property
+    def token_table(self) -> TokenTable:
+        """The vocabulary as a grammar sees it: text is what an answer shows of each id."""
+        _ = self.handle  # a closed model has no vocabulary to read
+        return TokenTable([self.piece(token) for token in range(self.n_vocab)], self.eog_tokens)
 
     @cached_property
     def control_literals(self) -> frozenset[str]:
