@@ -9,7 +9,7 @@ from typing import Any
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError
-from localspec.llm import Chunk, Completion, Messages
+from localspec.request import AnswerOptions, Chunk, Completion, Messages
 
 SETTINGS = {
     "target": {"file": "/models/target.gguf", "n_ctx": 4096},
@@ -39,9 +39,12 @@ class FakeLLM:
         *,
         params: SamplingParams | None = None,
         draft_tokens: int | str | None = None,
+        **options: Any,
     ) -> Iterator[Chunk]:
         """As `LLM.chat`."""
-        self.calls.append({"messages": list(messages), "params": params, "draft_tokens": draft_tokens})
+        assert set(options) <= set(AnswerOptions.__annotations__), "an option that LLM does not have"
+        given = {"messages": list(messages), "params": params, "draft_tokens": draft_tokens}
+        self.calls.append({**given, **options})
         self._cancelled.clear()
         return self._answer(messages, params or SamplingParams(), draft_tokens)
 

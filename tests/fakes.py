@@ -25,10 +25,17 @@ class FakeContext:
     """Cells of one or several sequences; a decode must continue exactly where the cells end."""
 
     def __init__(
-        self, model: LogitModel, n_vocab: int, n_ctx: int = 256, n_batch: int = 32, n_outputs: int = 32
+        self,
+        model: LogitModel,
+        n_vocab: int,
+        n_ctx: int = 256,
+        n_batch: int = 32,
+        n_outputs: int = 32,
+        spare: int = 0,
     ):
         self.model = model
         self.n_vocab, self.n_ctx, self.n_batch, self.n_outputs = n_vocab, n_ctx, n_batch, n_outputs
+        self.spare = spare
         self.cells: dict[int, list[int]] = {}
         self.passes: list[int] = []
         self.fail_with: Exception | None = None
@@ -48,7 +55,7 @@ class FakeContext:
         assert span.start == len(cells), f"cells end at {len(cells)}, the span starts at {span.start}"
         assert all(0 <= token < self.n_vocab for token in span.tokens), "an id outside the vocabulary"
         cells.extend(span.tokens)
-        assert len(cells) <= self.n_ctx, "more cells than the context has"
+        assert len(cells) <= self.n_ctx + self.spare, "more cells than the context has"
         last = len(cells) - span.num_padding
         return [self.model(tuple(cells[:end])) for end in range(last - span.num_logits + 1, last + 1)]
 
@@ -110,6 +117,7 @@ def generate(
     session: Session | None = None,
     constraint: Constraint | None = None,
     processors: Sequence[LogitsProcessor] = (),
+    sampler: Sampler | None = None,
     **sizes: int,
 ) -> tuple[list[int], list[Step]]:
     """Run the real loop to its end; checks the invariant after every round. Returns the new ids and the steps."""
@@ -118,7 +126,7 @@ def generate(
         session,
         drafter,
         controller or FixedLength(num_draft_tokens),
-        Sampler(params, len(prompt), eog, constraint, tuple(processors)),
+        sampler or Sampler(params, len(prompt), eog, constraint, tuple(processors)),
         prompt,
         rule=make_rule(seed),
         check=lambda token: "stop" if token in eog else None,

@@ -14,6 +14,7 @@ from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import RejectionRule, Rule
 from localspec.decoding.sampling import distribution
 
+from .fake_options import RememberingSampler
 from .fakes import LogitModel, generate
 
 PROMPT = (0, 1)
@@ -49,6 +50,7 @@ def count_joint(
 ) -> Counter[tuple[int, ...]]:
     """How often the real loop emits each sequence of `length` tokens."""
     drafter = make_drafter()
+    sampler = RememberingSampler(params, len(PROMPT))
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(runs):
         tokens, _ = generate(
@@ -56,6 +58,7 @@ def count_joint(
             drafter,
             n_vocab=n_vocab,
             params=params,
+            sampler=sampler,
             prompt=PROMPT,
             num_draft_tokens=num_draft_tokens,
             seed=seed,

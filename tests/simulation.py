@@ -72,6 +72,7 @@ class World:
     confidence: Sequence[float]
     slowdown: Callable[[float], float] = lambda now: 1.0
     clock: Clock = field(default_factory=Clock)
+    min_width: int = 1
 
     def truth(self, position: int) -> int:
         return (position * 5 + position // 7) % V
@@ -95,7 +96,7 @@ class World:
         target = TimedContext(self.clock, table(self.target_curve), self._target_row, self.slowdown)
         draft = TimedContext(self.clock, table(DRAFT_CURVE), self._draft_row, self.slowdown)
         generation = Generation(
-            Session(target),
+            Session(target, min_width=self.min_width),
             ChainDrafter([ModelDrafter(Session(draft), V)]),
             controller,
             Sampler(SamplingParams(temperature=0, max_tokens=num_tokens)),

@@ -265,6 +265,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "prepare_draft": True,
         "cache_type_k": "q8_0",
         "cache_type_v": "bf16",
+        "strict": False,
     }
 
 

@@ -129,3 +129,4 @@ def test_a_draft_whose_ids_are_all_banned_proposes_nothing():
     for banned, expected in ((8, 0), (7, 3)):
         params = SamplingParams(temperature=0, logit_bias=dict.fromkeys(range(banned), -math.inf))
         assert len(drafter.propose([0, 1], FixedPlan(3), Sampler(params), ROUND).tokens) == expected
+        drafter.rollback(1)

@@ -14,7 +14,7 @@ from localspec.decoding.drafting import Drafter
 from localspec.decoding.lookup import NgramDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.plan import FixedPlan
-from localspec.decoding.rules import CoupledRule, RejectionRule, Rule
+from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule, Rule
 
 from .fakes import blended, generate, model_drafter, random_model
 from .joint import THRESHOLD, count_joint, exact_joint, p_value
@@ -127,6 +127,13 @@ def test_coupled(options, make_drafter):
     assert law(make_drafter, options=options, make_rule=CoupledRule) > THRESHOLD
 
 
+@pytest.mark.parametrize(("options", "num_draft_tokens"), [("none", 2), ("none", 3), ("all", 2)])
+def test_block(options, num_draft_tokens):
+    """With the numbers that the rule really draws; test_laws_options.py takes every outcome instead."""
+    found = law(mediocre, options=options, num_draft_tokens=num_draft_tokens, make_rule=BlockRule)
+    assert found > THRESHOLD
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 def test_coupled_texts_do_not_depend_on_the_draft(temperature):
     """The same seed gives the same ids with any drafter, any length and any schedule, or none."""
@@ -157,7 +164,7 @@ MUTATIONS = {
     "q is not the distribution the token was drawn from": (
         "localspec.decoding.drafting", "ModelDrafter.propose",
         "probs.append(draft_probs)",
-        "probs.append(Sampler(replace(sampler.params, temperature=1))(row, history))",
+        "probs.append(type(sampler)(type(sampler.params)(1.0, 0, 1.0, 0.0))(row, history))",
         {"temperature": 2.0},
     ),
     "an argmax draft tested with the soft q": (
@@ -167,7 +174,7 @@ MUTATIONS = {
     ),
     "the residual of the target against itself": (
         "localspec.decoding.verify", "residual",
-        "draft_probs.probs_of(target_probs.tokens)", "target_probs.probs_of(target_probs.tokens)", {},
+        "_excess(target_probs, draft_probs, 1)", "_excess(target_probs, target_probs, 1)", {},
     ),
     "the recovered token drawn from the target": (
         "localspec.decoding.verify", "rejection",

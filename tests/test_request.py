@@ -12,6 +12,7 @@ import pytest
 from localspec.decoding.params import SamplingParams
 from localspec.errors import InvalidRequest, PromptTooLong
 from localspec.request import (
+    AnswerOptions,
     check_draft_tokens,
     checked_bias,
     checked_path,
@@ -89,6 +90,25 @@ def test_an_iterator_is_read_once_and_its_own_fault_is_its_own() -> None:
 
     with pytest.raises(TypeError, match="the caller's"):
         text_or_items(broken())
+
+
+def test_options_of_an_answer_are_those_of_sampling_and_a_few_more() -> None:
+    """The typed dictionary and the dataclass stay in step, names and types."""
+    own = {
+        "params",
+        "draft_tokens",
+        "verify",
+        "prediction",
+        "grammar",
+        "json_schema",
+        "logits_processors",
+    }
+    options = AnswerOptions.__annotations__
+    fields = SamplingParams.__dataclass_fields__
+    assert set(options) == own | set(fields)
+    for name, field in fields.items():
+        wanted = options[name]
+        assert getattr(wanted, "__forward_arg__", wanted) == field.type, name
 
 
 @pytest.mark.parametrize("params", ["x", 5, {"temperature": 0}, SamplingParams])

@@ -196,7 +196,7 @@ def test_numpys_numbers_are_numbers():
 def test_a_bias_that_leaves_nothing_is_blamed_and_not_the_model(temperature):
     logits = np.array([1.0, -np.inf, 2.0], dtype=np.float32)
     params = SamplingParams(temperature=temperature, logit_bias={0: -math.inf, 2: -math.inf})
-    with pytest.raises(InvalidRequest, match="logit_bias is -inf for every token") as caught:
+    with pytest.raises(InvalidRequest, match="logit_bias and the other options leave no token") as caught:
         distribution(logits, params)
     assert caught.value.remedy
     with pytest.raises(DecodeError, match="The model returned a logit of nan") as broken:

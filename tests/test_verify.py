@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from fractions import Fraction
 
@@ -12,21 +11,9 @@ import pytest
 from localspec.decoding.distribution import Distribution
 from localspec.decoding.verify import Draft, Verdict, acceptance, rejection, residual
 
+from .enumeration import alone, completed, random_tree
+
 V = 3
-
-
-def random_tree(seed: int, depth: int, zeros: bool) -> dict[tuple[int, ...], Distribution]:
-    """A distribution of Fractions for every prefix up to `depth` tokens."""
-    rng = random.Random(seed)
-    tree = {}
-    for length in range(depth + 1):
-        for prefix in itertools.product(range(V), repeat=length):
-            weights = [rng.randint(0 if zeros else 1, 6) for _ in range(V)]
-            weights[rng.randrange(V)] += 1
-            tokens = np.array([t for t in range(V) if weights[t]], dtype=np.int64)
-            mass = np.array([Fraction(weights[t]) for t in tokens], dtype=object)
-            tree[prefix] = Distribution.normalised(tokens, mass)
-    return tree
 
 
 def emitted(target, draft, num_draft_tokens) -> dict[tuple[int, ...], Fraction]:
@@ -52,26 +39,6 @@ def emitted(target, draft, num_draft_tokens) -> dict[tuple[int, ...], Fraction]:
 
     walk((), Fraction(1))
     return outcomes
-
-
-def completed(outcomes, target, length) -> dict[tuple[int, ...], Fraction]:
-    """The outcomes continued by the target alone up to `length` tokens."""
-    joint: dict[tuple[int, ...], Fraction] = {}
-    open_ones = list(outcomes.items())
-    while open_ones:
-        tokens, probability = open_ones.pop()
-        if len(tokens) == length:
-            joint[tokens] = joint.get(tokens, Fraction(0)) + probability
-        else:
-            row = target[tokens]
-            open_ones.extend(
-                ((*tokens, int(t)), probability * p) for t, p in zip(row.tokens, row.probs, strict=True)
-            )
-    return joint
-
-
-def alone(target, length) -> dict[tuple[int, ...], Fraction]:
-    return completed({(): Fraction(1)}, target, length)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,7 +12,7 @@ from localspec.decoding.distribution import Logits
 from localspec.decoding.session import Context, Span
 
 TOKENS = 16
-"""Rows compared for each width."""
+"""Rows compared for each width, at least: every row of a wider pass is."""
 
 
 @dataclass(frozen=True)
@@ -27,35 +27,37 @@ def width_classes(context: Context, widths: Sequence[int], length: int = 0) -> l
     """Group `widths` by the bits of their rows behind `length` cells; the class of the least width comes first.
 
     The same tokens are read in passes of each width, and whatever a pass leaves in the cells is read by the next: equal
-    rows mean that any mixture of such passes gives the same. Widths are at most n_outputs.
-    Overwrites sequence 0 of the context and leaves it empty.
+    rows mean that any mixture of such passes gives the same. Widths are at most n_outputs, and behind `length` there is
+    room for twice the widest (or TOKENS, if more). Overwrites sequence 0 of the context and leaves it empty.
     """
     context.truncate(0, 0)
-    size = min(context.n_batch, max(widths))
+    widest = max(widths)
+    size = min(context.n_batch, widest)
     for start in range(0, length, size):
         count = min(size, length - start)
         context.decode([Span(0, _tokens(context, start, count), start, 0)])
-    rows = {width: _rows(context, width, length) for width in sorted(widths)}
-    context.truncate(0, 0)
-    first = rows[min(rows)]
-    classes: list[tuple[int, list[int]]] = []
-    for width in rows:
-        for representative, members in classes:
-            if _distance(rows[representative], rows[width]) == 0:
+    classes: list[tuple[NDArray[np.float32], list[int]]] = []
+    for width in sorted(widths):
+        rows = _rows(context, width, length, max(width, TOKENS))
+        for whole, members in classes:
+            if _distance(whole, rows) == 0:
                 members.append(width)
                 break
         else:
-            classes.append((width, [width]))
-    return [WidthClass(tuple(members), _distance(first, rows[head])) for head, members in classes]
+            # The widest pass will be compared with these, to its last row.
+            classes.append((_rows(context, width, length, max(widest, TOKENS)), [width]))
+    context.truncate(0, 0)
+    first = classes[0][0]
+    return [WidthClass(tuple(members), _distance(first, rows)) for rows, members in classes]
 
 
-def _rows(context: Context, width: int, length: int) -> NDArray[np.float32]:
-    """Rows of TOKENS tokens (or of `width`, if more) behind `length`, read in passes of exactly `width`: (n, V)."""
+def _rows(context: Context, width: int, length: int, count: int) -> NDArray[np.float32]:
+    """The `count` rows behind `length`, read in passes of exactly `width`: (count, V)."""
     context.truncate(0, length)
     rows: list[Logits] = []
-    for start in range(length, length + max(TOKENS // width, 1) * width, width):
+    for start in range(length, length + count, width):
         (passed,) = context.decode([Span(0, _tokens(context, start, width), start, width)])
-        rows += passed[: TOKENS - len(rows)]
+        rows += passed[: count - len(rows)]
     return np.stack(rows)
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.decoding.distribution import Logits
+from localspec.decoding.truncation import largest
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """How likely the target found a token, before any option: the log-softmax of its raw logits.
 
-    top: the likeliest tokens of that position and their log-probabilities, best first.
+    top: the likeliest tokens of that position and their log-probabilities, best first; of equal ones the lower id.
     """
 
     token: int
@@ -25,10 +26,6 @@ def token_logprob(row: Logits, token: int, num_top: int) -> TokenLogprob:
     """For a row of raw logits, shape (V,), and the token committed from it."""
     best = row.max()
     normaliser = float(best) + float(np.log(np.exp(row - best, dtype=np.float64).sum()))
-    count = min(num_top, len(row))
-    top: list[tuple[int, float]] = []
-    if count:
-        ids = np.argpartition(row, len(row) - count)[len(row) - count :]
-        order = np.lexsort((ids, -row[ids]))
-        top = [(int(index), float(row[index]) - normaliser) for index in ids[order]]
+    ids = largest(row, min(num_top, len(row))) if num_top else ()
+    top = sorted(((int(index), float(row[index]) - normaliser) for index in ids), key=lambda pair: -pair[1])
     return TokenLogprob(token, float(row[token]) - normaliser, tuple(top))

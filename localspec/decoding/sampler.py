@@ -61,7 +61,9 @@ class Sampler:
     def reads_history(self) -> bool:
         """Whether a distribution depends on the tokens before it beyond the logits."""
         params = self.params
-        return bool(params.penalised or params.min_tokens or self.constraint or self.processors)
+        return (
+            params.penalised or params.min_tokens > 0 or self.constraint is not None or bool(self.processors)
+        )
 
     def __call__(self, row: Logits, history: Sequence[int]) -> Distribution:
         """The distribution of the token behind `history`: every id before it, prompt included, where that is read.

@@ -22,7 +22,7 @@ def candidates(logits: Logits, params: SamplingParams) -> tuple[TokenArray, Valu
         logits = _within_sigma(logits, params.top_n_sigma)
     total = None
     if 0 < params.top_k < len(logits):
-        tokens = _largest(logits, params.top_k)
+        tokens = largest(logits, params.top_k)
     elif params.top_p < 1 and params.typical_p == 1:
         tokens, total = _covering(logits, params.top_p)
     else:
@@ -57,7 +57,7 @@ def _typical(values: Values, mass_wanted: float) -> NDArray[np.bool_]:
     return kept
 
 
-def _largest(logits: Logits, count: int) -> TokenArray:
+def largest(logits: Logits, count: int) -> TokenArray:
     """Ids of the `count` largest finite logits, ascending; ties go to the lower id."""
     cut = len(logits) - count
     threshold = np.partition(logits, cut)[cut]
@@ -77,7 +77,7 @@ def _covering(logits: Logits, top_p: float) -> tuple[TokenArray, float]:
     total = float(mass.sum())
     count = 64
     while count < len(logits):
-        tokens = _largest(logits, count)
+        tokens = largest(logits, count)
         if mass[tokens].sum() >= top_p * total:
             return tokens, total
         count *= 8
