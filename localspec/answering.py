@@ -7,6 +7,7 @@ from typing import Any
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
+from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.stats import Stats, Step
@@ -90,7 +91,7 @@ def answer_chunks(
     )
     stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
     drafted: list[bool] = []
-    logprobs = []
+    logprobs: list[TokenLogprob] = []
     for step in _rounds(generation, ticket):
         stats.add(step)
         if not step.tokens:

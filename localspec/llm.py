@@ -162,7 +162,7 @@ class LLM:
         """The whole answer to a text, token ids or a conversation; arguments as for `stream` and `chat`."""
         given = text_or_items(prompt)
         is_chat = not isinstance(given, str) and any(isinstance(item, Mapping) for item in given)
-        chunks = self.chat(given, **options) if is_chat else self.stream(given, **options)
+        chunks = self.chat(cast(Messages, given), **options) if is_chat else self.stream(given, **options)
         completion = None
         for chunk in chunks:
             completion = chunk.completion
