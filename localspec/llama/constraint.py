@@ -50,7 +50,7 @@ def token_constraint(
             "Give one of them.",
             name="grammar",
         )
-    forms = _forms_of_schema(json_schema) if grammar is None else _forms_of_grammar(grammar)
+    forms = forms_of_schema(json_schema) if grammar is None else forms_of_grammar(grammar)
     field = "json_schema" if grammar is None else "grammar"
     if not model.eog_tokens:
         raise InvalidRequest(
@@ -86,13 +86,15 @@ def _limits() -> LLParserLimits:
     return LLParserLimits(max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
 
 
-def _forms_of_grammar(grammar: object) -> list[str]:
+def forms_of_grammar(grammar: object) -> list[str]:
+    """A GBNF text in the library's notation, in ways that mean the same. Raises `InvalidRequest`."""
     if not isinstance(grammar, str):
         raise InvalidRequest(f"grammar is {shown(grammar)}.", "It must be a text in GBNF.", name="grammar")
     return [NO_FORCING + form for form in lark_of_gbnf(grammar)]
 
 
-def _forms_of_schema(schema: object) -> list[str]:
+def forms_of_schema(schema: object) -> list[str]:
+    """A JSON schema in the library's notation. Raises `InvalidRequest`."""
     return [f"{NO_FORCING}start: %json {_schema_text(schema)}\n"]
 
 
