@@ -25,6 +25,7 @@ WHITESPACE = r" |\r?\n[ \t]{0,100}"
 """Between the parts of JSON: a space or a new line with its indentation. Endless space would never fail, and a model
 that has begun with it may not stop."""
 OPTIONS = "x-guidance"
+DEFAULTS = {"whitespace_pattern": WHITESPACE, "json_allow_general_unicode_escapes": True}
 MOST_LEXER_STATES = 50_000
 """Each takes one or two kilobytes; the library's own limit is five times as many."""
 
@@ -112,7 +113,7 @@ def _schema_text(schema: object) -> str:
                 name="json_schema",
             )
         # Under this key the library looks for options; what the caller has put there goes before.
-        options = {"whitespace_pattern": WHITESPACE} | dict(value.get(OPTIONS, {}))
+        options = DEFAULTS | dict(value.get(OPTIONS, {}))
         text = json.dumps({**value, OPTIONS: options}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(error, InvalidRequest):
