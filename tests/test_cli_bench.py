@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from localspec import calibration
 from localspec.calibration import Costs
 from localspec.cli import main
-from localspec.cli.bench import _progress
 from localspec.cli.options import ModelOptions, loading_options, model_options
+from localspec.cli.progress import shown_progress
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable
 from localspec.llama.context import Context
@@ -85,7 +85,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    with _progress(quiet=False) as progress:
+    with shown_progress(quiet=False) as progress:
         progress("code: run 1 of 2", 0.5)
     assert "code: run 1 of 2" in terminal.getvalue()
     assert "50%" in terminal.getvalue()
@@ -215,7 +215,8 @@ def test_calibrate_shows_both_models_and_measures_once(
 ) -> None:
     measured: list[str] = []
 
-    def calibrate(context: Context, *, verifies: bool) -> Calibration:
+    def calibrate(context: Context, *, verifies: bool, min_width: int) -> Calibration:
+        assert min_width == 1
         measured.append(context.model.path.name)
         step = 0.01 * len(measured)
         return Calibration(CostTable({1: step, 4: 1.5 * step}, slope=1e-6), steady=True)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from localspec.cli import loading
 from localspec.cli.options import ModelOptions, model_options_with, offline_option, quiet_option, yes_option
+from localspec.cli.progress import shown_progress
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import is_terminal, say
-
-if TYPE_CHECKING:
-    from localspec.llm import LLM
-    from localspec.measure.bench import Progress
+from localspec.cli.terminal import say
 
 
 class DraftLengths(click.ParamType):  # type: ignore[type-arg]
@@ -97,61 +92,16 @@ def bench(
         from localspec.measure.report import report
 
         bench_options = BenchOptions(options.sampling(), runs, lengths)
-        with _progress(quiet) as progress:
+        with shown_progress(quiet) as progress:
             measured = dict(Bench(llm, bench_options, progress=progress).run(chosen))
-        result = report(_title(options, llm), llm, measured)
+        result = report(loading.pair_title(options, llm), llm, measured)
     if not quiet:
         _show(result)
     click.echo(json.dumps(result))
 
 
-def _title(options: ModelOptions, llm: LLM) -> str:
-    """The pair's name, or the names of the files."""
-    from localspec.hub.catalogue import DEFAULT_PAIR
-
-    name = options.pair_name()
-    if name is not None:
-        return name or DEFAULT_PAIR
-    contexts = (llm.engine.target, llm.engine.draft)
-    return " + ".join(context.model.path.name for context in contexts if context)
-
-
 def _lengths(text: str) -> tuple[int, ...]:
     return () if text == "auto" else tuple(dict.fromkeys(int(number) for number in text.split(",")))
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
-    """A callback that shows how far the bench is on standard error: a bar, or a line at every new label."""
-    if quiet:
-        yield lambda label, share: None
-    elif is_terminal(sys.stderr):
-        from rich import progress as rich
-        from rich.console import Console
-
-        columns = (
-            rich.TextColumn("{task.description}", markup=False),
-            rich.BarColumn(bar_width=30),
-            rich.TaskProgressColumn(),
-            rich.TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-            task = bars.add_task("warm-up", total=1.0)
-            yield lambda label, share: bars.update(task, description=label, completed=share)
-    else:
-        yield _Lines()
-
-
-class _Lines:
-    """Progress as plain lines."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-
-    def __call__(self, label: str, share: float) -> None:
-        if label != self._shown:
-            self._shown = label
-            say(f"{share:4.0%} {label}")
 
 
 def _show(result: Mapping[str, Any]) -> None:
