@@ -26,7 +26,8 @@ def planted(module_name: str, qualified_name: str, right: str, wrong: str) -> It
         compile(source.replace(right, wrong), f"<{qualified_name}, mutated>", "exec"), vars(module), namespace
     )
     mutated = namespace[name]
-    users = [m for m in list(sys.modules.values()) if m and getattr(m, name, None) is original]
+    # Not getattr: a package may make attributes up when asked, and warn.
+    users = [m for m in list(sys.modules.values()) if m and vars(m).get(name) is original]
     setattr(owner, name, mutated)
     for user in users:  # modules that imported the function by name
         setattr(user, name, mutated)
