@@ -26,6 +26,7 @@ COMMANDS = {
     "rm": "localspec.cli.models:remove",
     "draft": "localspec.cli.draft:draft",
     "bench": "localspec.cli.bench:bench",
+    "audit": "localspec.cli.audit:audit",
     "estimate": "localspec.cli.estimate:estimate",
     "calibrate": "localspec.cli.calibrate:calibrate",
 }
