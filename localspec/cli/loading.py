@@ -96,15 +96,6 @@ def _introduction(options: ModelOptions, llm: LLM) -> str:
     return f"{title}{files}, drafting {llm.drafting}"
 
 
-def pair_title(options: ModelOptions, llm: LLM) -> str:
-    """The pair's name, or the names of the files."""
-    name = options.pair_name()
-    if name is not None:
-        return name or _default_pair()
-    contexts = (llm.engine.target, llm.engine.draft)
-    return " + ".join(context.model.path.name for context in contexts if context)
-
-
 def _default_pair() -> str:
     from localspec.hub.catalogue import DEFAULT_PAIR
 
