@@ -180,6 +180,15 @@ def test_files_of_the_same_quantization_are_all_named() -> None:
         choose(ref("Some-Q4_0.gguf"), offers(paths))
 
 
+def test_a_model_that_is_there_whole_and_split_is_taken_whole() -> None:
+    split = [f"Some-Q4_K_M-0000{i}-of-00002.gguf" for i in (1, 2)]
+    paths = ["Some-Q4_K_M.gguf", *split]
+    assert choose(ref("Q4_K_M"), offers(paths)).paths == ("Some-Q4_K_M.gguf",)
+    assert choose(ref(split[0]), offers(paths)).paths == tuple(split)
+    with pytest.raises(InvalidRequest, match="2 files"):
+        choose(ref("Q4_K_M"), offers(["x/Some-Q4_K_M.gguf", *split]))
+
+
 def test_parts_belong_together_and_none_may_lack() -> None:
     paths = [path for path in sorted(PARTS) if "00002" not in path] + ["Some-Q6_K-00001-of-00001.gguf"]
     one = offers(paths)

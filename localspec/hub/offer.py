@@ -36,6 +36,13 @@ class Offer:
         """The path of its file or first part."""
         return self.paths[0]
 
+    @property
+    def parts_of(self) -> str | None:
+        """The path that the model would have in one file, where it is split."""
+        folder, slash, name = self.name.rpartition("/")
+        part = part_name(name)
+        return f"{folder}{slash}{part.stem}.gguf" if part else None
+
 
 def offers(paths: Iterable[str]) -> list[Offer]:
     """The GGUF models among the files of a repository, by path."""

@@ -102,7 +102,10 @@ def find(
 
 def choose(reference: Reference, offered: list[Offer]) -> Offer:
     """The one model among `offered` that the reference names. Raises InvalidRequest, FileMissing."""
-    found = [offer for offer in offered if _fits(reference, offer)]
+    fitting = [offer for offer in offered if _fits(reference, offer)]
+    # Some repositories have a model twice, in one file and split.
+    names_found = {offer.name for offer in fitting}
+    found = [offer for offer in fitting if offer.parts_of not in names_found]
     if len(found) == 1 and not found[0].missing:
         return found[0]
     if len(found) > 1:
