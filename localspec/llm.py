@@ -19,6 +19,7 @@ from localspec.hub.hubmodels import paths_on_disk
 from localspec.hub.reference import required_reference
 from localspec.hub.store import Store
 from localspec.llama.backend import close_at_exit
+from localspec.llama.template import ChatTemplate
 from localspec.policy import describe_drafting
 from localspec.preparation import improved_engine, load_engine
 from localspec.request import (
@@ -162,13 +163,36 @@ class LLM:
         """Whether tokens are drafted by default, and why not."""
         return describe_drafting(self.engine, self._adaptive, self._draft_tokens)
 
-    def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:
+    @property
+    def template(self) -> ChatTemplate:
+        """The target's chat template."""
+        return self.engine.template
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        beginning: str = "",
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
+        tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text (see
+        `localspec.text.tool_calls`). beginning: what the answer begins with, given to the model with the prompt.
+        template_variables: what the template asks for besides, such as `enable_thinking`.
         options: those of `AnswerOptions`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
         with self._turns.using():
-            ids = render_prompt(self.engine.target.model, self.engine.template, messages)
+            ids = render_prompt(
+                self.engine.target.model,
+                self.engine.template,
+                messages,
+                tools=tools,
+                beginning=beginning,
+                variables=template_variables,
+            )
             return self._start(ids, options)
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
