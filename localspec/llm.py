@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from localspec.request import (
     Request,
     check_draft_tokens,
     checked_path,
+    checked_prompt,
     text_or_items,
 )
 from localspec.text.prompt import render_prompt, text_prompt
@@ -168,6 +170,23 @@ class LLM:
             completion = chunk.completion
         assert completion is not None, "the last chunk carries the completion"
         return completion
+
+    def tokenize(self, prompt: str | Sequence[int] | Messages) -> list[int]:
+        """Token ids of a prompt as `generate` takes it; ids stay as they are. Raises what `chat` and `stream` raise."""
+        given = text_or_items(prompt)
+        with self._turns.using():
+            if isinstance(given, str):
+                return text_prompt(self.engine.target.model, given)
+            if any(isinstance(item, Mapping) for item in given):
+                return render_prompt(self.engine.target.model, self.engine.template, given)
+            return checked_prompt(given, self.engine.target.n_vocab, len(given))
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens included. Raises `InvalidRequest` for what is no id."""
+        with self._turns.using():
+            model, n_vocab = self.engine.target.model, self.engine.target.n_vocab
+            known = checked_prompt(ids, n_vocab, sys.maxsize) if len(ids) else []
+            return b"".join(model.piece(token, special=True) for token in known).decode("utf-8", "replace")
 
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`."""
