@@ -21,6 +21,7 @@ from localspec.errors import LocalspecError
 
 COMMANDS = {
     "chat": "localspec.cli.chat:chat",
+    "serve": "localspec.cli.serve:serve",
     "pull": "localspec.cli.models:pull",
     "list": "localspec.cli.models:list_pairs",
     "rm": "localspec.cli.models:remove",

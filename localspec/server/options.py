@@ -150,10 +150,10 @@ def _schema(form: ResponseFormat | None) -> dict[str, Any] | bool | None:
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
-        return {"type": "object"} if form.schema is None else form.schema
+        return {"type": "object"} if form.schema_ is None else form.schema_
     if form.json_schema is None:
         raise bad_request(
             "response_format.json_schema is missing.", "response_format.json_schema",
             "missing_required_parameter",
         )  # fmt: skip
-    return {} if form.json_schema.schema is None else form.json_schema.schema
+    return {} if form.json_schema.schema_ is None else form.json_schema.schema_

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Body(BaseModel):
@@ -41,11 +41,9 @@ class StreamOptions(Body):
 class JsonSchema(Body):
     """A named schema. Without `schema` any JSON is allowed."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
-
     name: str | None = None
     description: str | None = None
-    schema: dict[str, Any] | bool | None = None  # type: ignore[assignment]
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -54,7 +52,7 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | bool | None = None  # type: ignore[assignment]
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
 
 
 class Prediction(Body):
