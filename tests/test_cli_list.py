@@ -16,8 +16,8 @@ from localspec.cli.listing import HEADINGS, table
 from localspec.errors import PairingError
 from localspec.hub import usage
 from localspec.hub.catalogue import own_folder
-from localspec.hub.home import default_home
 from localspec.hub.holding import format_in_name, holding
+from localspec.hub.home import default_home
 from localspec.hub.usage import last_use, record_use
 from tests.storekit import Shelf, model_file, run
 from tests.storekit import listing as everything
@@ -30,9 +30,7 @@ def row(shelf: Shelf, name: str = "tiny") -> dict[str, str]:
     (line,) = [line for line in rows if line.startswith(f"{name} ")]
     starts = [heading.index(title) for title in HEADINGS]
     ends = [*starts[1:], None]
-    return {
-        title: line[a:b].strip() for title, a, b in zip(HEADINGS, starts, ends, strict=True)
-    }
+    return {title: line[a:b].strip() for title, a, b in zip(HEADINGS, starts, ends, strict=True)}
 
 
 def entry(shelf: Shelf, name: str = "tiny") -> dict[str, object]:
@@ -44,7 +42,11 @@ def calibrate(shelf: Shelf, machine: object = None) -> None:
     """Lays down what measuring both models leaves."""
     (shelf.home / "calibration").mkdir(parents=True)
     for path in shelf.originals:
-        facts = {"file": path.name, "bytes": path.stat().st_size, "machine": machine or calibration._machine()}
+        facts = {
+            "file": path.name,
+            "bytes": path.stat().st_size,
+            "machine": machine or calibration._machine(),
+        }
         text = json.dumps({"format": calibration.FORMAT, "facts": facts})
         (shelf.home / "calibration" / f"{path.name}.json").write_text(text, encoding="utf-8")
 
@@ -173,7 +175,9 @@ def test_a_narrow_terminal_gets_a_block_a_pair(monkeypatch: pytest.MonkeyPatch) 
     assert lines[0] == "tiny"
     assert all(len(line) <= 40 for line in lines)
     joined = " ".join(line.strip() for line in lines)
-    assert "size 1 MB, on disk yes, format F32, calibrated no, last used never, licence MIT, tags test" in joined
+    assert (
+        "size 1 MB, on disk yes, format F32, calibrated no, last used never, licence MIT, tags test" in joined
+    )
     assert joined.endswith("A tiny pair")
 
 

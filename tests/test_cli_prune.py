@@ -94,7 +94,9 @@ def test_prepared_drafts_without_their_draft(shelf: Shelf) -> None:
 
 def test_a_prepared_draft_of_a_changed_file_of_ones_own(shelf: Shelf) -> None:
     own = shelf.originals[1]
-    lonely = replace(shelf.pair, name="mine", draft=replace(shelf.pair.files[1], sources=(LocalSource(str(own)),)))
+    lonely = replace(
+        shelf.pair, name="mine", draft=replace(shelf.pair.files[1], sources=(LocalSource(str(own)),))
+    )
     keep_pair(lonely, shelf.store)
     shelf.fill(draft=False)
     copy = replace(shelf, pair=lonely).prepare_draft(bytes(5000))
@@ -142,7 +144,13 @@ def test_small_files_that_a_killed_process_left(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "answer", "removed"),
-    [([], None, False), (["-y"], None, True), ([], "n\n", False), ([], "y\n", True), (["--json"], "y\n", False)],
+    [
+        ([], None, False),
+        (["-y"], None, True),
+        ([], "n\n", False),
+        ([], "y\n", True),
+        (["--json"], "y\n", False),
+    ],
 )
 def test_whole_models_of_no_pair_are_asked_for(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, arguments: list[str], answer: str | None, removed: bool

@@ -72,9 +72,7 @@ def test_a_missing_file_of_the_pair_asked_for(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize(("answer", "moved"), [("n\n", False), ("\n", False), ("", False), ("y\n", True)])
-def test_a_terminal_is_asked(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, answer: str, moved: bool
-) -> None:
+def test_a_terminal_is_asked(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, answer: str, moved: bool) -> None:
     place = shelf.fill()[0]
     damage(place)
     body = place.read_bytes()

@@ -63,7 +63,9 @@ def test_a_relative_path_counts_from_the_pair_file(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("path", ["~nosuchuser/x.gguf", "a\0b"])
 def test_a_path_that_cannot_be_is_named(tmp_path: Path, path: str) -> None:
     made = Pair("p", "s", "MIT", 8, (), ModelFile("x.gguf", 5, "a" * 64, (LocalSource(path),)), None)
-    with pytest.raises(CatalogueError, match=r"p\.toml, line 14, cannot be used: target\.source\[0\]\.path is"):
+    with pytest.raises(
+        CatalogueError, match=r"p\.toml, line 14, cannot be used: target\.source\[0\]\.path is"
+    ):
         read_pair(pair_text(made), str(tmp_path / "p.toml"))
 
 

@@ -33,13 +33,22 @@ def part(text: str, store: Store, *, offline: bool) -> Part:
 
     Raises ModelFileError and what resolving a hub's name raises.
     """
+    path = Path(text)
+    file = None if path.exists() else _of_a_hub(text, store, offline)
+    if file is None:
+        return Part(read_metadata(path), None)
+    held = store.path(file)
+    return Part(_remote_metadata(file) if held is None else read_metadata(held), file)
+
+
+def _of_a_hub(text: str, store: Store, offline: bool) -> ModelFile | None:
     from localspec.hub.reference import parse_reference, resolve
+
+    reference = parse_reference(text)
+    return None if reference is None else resolve(reference, offline=offline, home=store.home)
+
+
+def _remote_metadata(file: ModelFile) -> Metadata:
     from localspec.hub.remote import read_remote_metadata
 
-    path = Path(text)
-    reference = None if path.exists() else parse_reference(text)
-    if reference is None:
-        return Part(read_metadata(path), None)
-    file = resolve(reference, offline=offline, home=store.home)
-    held = store.path(file)
-    return Part(read_metadata(held) if held else read_remote_metadata(file), file)
+    return read_remote_metadata(file)

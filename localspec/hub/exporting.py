@@ -106,15 +106,20 @@ def _shipped(pair: Pair, parts: list[_Part]) -> Pair:
 def _exporting(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
-    lock = folder / _LOCK
+    path = folder / _LOCK
+    lock = FileLock(path)
     try:
-        with disk_errors(folder), FileLock(lock, timeout=0):
-            yield
+        with disk_errors(folder):
+            lock.acquire(timeout=0)
     except Timeout:
         raise StoreError(
             f"Another process is exporting to {folder}.", "Wait for it, or stop it.", path=str(folder)
         ) from None
-    lock.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        lock.release()
+        path.unlink(missing_ok=True)
 
 
 def _refuse_others(folder: Path, shipped: Pair) -> None:
