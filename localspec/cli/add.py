@@ -45,7 +45,7 @@ def add(
     """
     from localspec.cli.pulling import progress_display
     from localspec.hub.adding import part
-    from localspec.hub.importing import known_files
+    from localspec.hub.known import known_files
     from localspec.hub.own import check_name, keep_pair, own_pair
     from localspec.hub.pairing import check_pair
     from localspec.hub.store import Store

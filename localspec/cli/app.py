@@ -33,6 +33,7 @@ COMMANDS = {
     "draft": "localspec.cli.draft:draft",
     "bench": "localspec.cli.bench:bench",
     "acceptance": "localspec.cli.acceptance:acceptance",
+    "audit": "localspec.cli.audit:audit",
     "estimate": "localspec.cli.estimate:estimate",
     "calibrate": "localspec.cli.calibrate:calibrate",
 }

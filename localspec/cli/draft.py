@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.options import json_option, quiet_option
+from localspec.cli.options import json_option, model_of, quiet_option
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", type=click.Choice(["show", "make", "rm"]), default="show")
 @click.argument("pair", required=False)
-@click.option("-md", "--draft", "file", metavar="FILE", help="A draft model, a GGUF file, instead of PAIR's.")
+@click.option(
+    "-md",
+    "--draft",
+    "file",
+    metavar="FILE|org/repo:quant",
+    help="A draft model, a GGUF file or one pulled from a hub, instead of PAIR's.",
+)
 @click.option("-t", "--threads", type=int, help="CPU threads that will draft.  [default: physical cores]")
 @json_option
 @quiet_option
@@ -116,10 +122,13 @@ def sentence(trial: Trial) -> str:
     return f"drafts with {trial.chosen} ({times} a token){doubt}"
 
 
-def _file(file: str) -> Path:
-    if not file.strip():
-        raise click.UsageError("The name of the draft file is empty.")
-    return Path(file)
+def _file(text: str) -> Path:
+    """The file of that path, or of the hub's model that was pulled. Raises `NotDownloaded`."""
+    from localspec.hub.hubmodels import paths_on_disk
+    from localspec.hub.store import Store
+
+    model = model_of(text)
+    return model if isinstance(model, Path) else paths_on_disk([model], Store())[0]
 
 
 def _draft_of(pair: str | None, file: str | None) -> Path:

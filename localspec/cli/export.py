@@ -9,6 +9,7 @@ import click
 
 from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say
+from localspec.errors import InvalidRequest
 
 
 @click.command()
@@ -26,10 +27,15 @@ def export(pair: str, folder: str, prepared: bool, as_json: bool, quiet: bool) -
     from localspec.cli.pulling import progress_display
     from localspec.hub import catalogue
     from localspec.hub.exporting import export as export_pair
+    from localspec.hub.reference import parse_reference
     from localspec.hub.store import Store
 
     if not folder.strip():
         raise click.UsageError("DIR is empty: give the path of a folder.")
+    if parse_reference(pair):
+        raise InvalidRequest(
+            f"{pair} has no name of its own.", f"Run `localspec add NAME -m {pair}`, and export NAME."
+        )
     store = Store()
     chosen = catalogue.pair(pair, store.home)
     try:

@@ -74,7 +74,8 @@ def _recognised(
     paths: list[Path], store: Store, show: ProgressCallback | None
 ) -> tuple[dict[Path, Path], list[Path]]:
     """Where each known file lies now, and the files that are not known."""
-    from localspec.hub.importing import checked_size, known_files, recognised, take_over
+    from localspec.hub.importing import checked_size, recognised, take_over
+    from localspec.hub.known import known_files
     from localspec.hub.progress import Reporter
 
     known, taken, unknown = known_files(store), {}, []
@@ -94,7 +95,8 @@ def _named(
     name: str, paths: list[Path], store: Store, show: ProgressCallback | None, summary: str, licence: str
 ) -> dict[Path, Path]:
     """Where the files of the new pair lie now."""
-    from localspec.hub.importing import known_files, take_over
+    from localspec.hub.importing import take_over
+    from localspec.hub.known import known_files
     from localspec.hub.own import check_name, keep_pair, own_file, own_pair
     from localspec.hub.pairing import check_pair
     from localspec.hub.progress import Reporter
@@ -108,13 +110,14 @@ def _named(
             raise InvalidRequest(
                 f"{paths[0]} is given twice.", "Give a target and another file as its draft."
             )
-    reports = [Reporter(item.path.name, item.size_bytes, show) for item in metadata]
     known = known_files(store)
-    files = [own_file(path, report, known) for path, report in zip(paths, reports, strict=True)]
+    files = [own_file(path, show, known) for path in paths]
     pair = own_pair(name, files, metadata, summary=summary, licence=licence)
     taken = {
-        path: take_over(file, path, store, report)
-        for path, file, report in zip(paths, files, reports, strict=True)
+        piece.local_paths[0]: take_over(
+            piece, piece.local_paths[0], store, Reporter(piece.file, piece.bytes, show)
+        )
+        for piece in pair.pieces
     }
     keep_pair(pair, store)
     return taken

@@ -26,20 +26,20 @@ HEADINGS = (
 @click.command(name="list")
 @json_option
 def list_pairs(as_json: bool) -> None:
-    """List the model pairs that can be run, and what of them is on this disk.
+    """List the model pairs that can be run, models pulled from a hub by name, and what of them is on this disk.
 
     PREPARED is the size of the faster copies of the draft made for this machine; CALIBRATED says whether what passes
     cost was measured here. `localspec show NAME` tells more about one.
     """
     from localspec.calibration import calibrated_files
-    from localspec.hub.catalogue import pairs
     from localspec.hub.holding import holding
+    from localspec.hub.known import known_pairs
     from localspec.hub.store import Store
 
     store = Store()
     warn_of_pair_files(store)
     calibrated = calibrated_files(store.home)
-    held = [holding(pair, store) for pair in pairs(store.home)]
+    held = [holding(pair, store) for pair in known_pairs(store)]
     if as_json:
         click.echo(json.dumps([described(item, store, calibrated) for item in held]))
         return

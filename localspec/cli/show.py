@@ -14,7 +14,6 @@ from localspec.cli.terminal import printable, say
 
 if TYPE_CHECKING:
     from localspec.hub.holding import Holding
-    from localspec.hub.pair import ModelFile
     from localspec.hub.store import Store
     from localspec.llama.metadata import Metadata
 
@@ -28,18 +27,21 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     calibration, and whether the draft fits."""
     from localspec.calibration import calibrated_files
     from localspec.hub import catalogue
+    from localspec.hub.exporting import origins
     from localspec.hub.holding import holding
+    from localspec.hub.known import known_pair
     from localspec.hub.store import Store
 
     store = Store()
     for sentence in catalogue.warnings(name, store.home):
         say(f"warning: {sentence}")
-    held = holding(catalogue.pair(name, store.home), store)
+    held = holding(known_pair(name, store), store)
     models = _metadata(held)
     facts = described(held, store, calibrated_files(store.home))
     facts["memory"] = {"context": ctx_size, "bytes": _memory(held, models, ctx_size)}
+    facts["context"] = held.pair.context or (models[0].n_ctx_train if models[0] else None)
     facts["judgement"] = _judgement(models)
-    facts["sources"] = [_origins(file) for file in held.pair.files]
+    facts["sources"] = {piece.file: origins(piece) for piece in held.pair.pieces}
     facts["prepared"] = _prepared(held, store)
     if as_json:
         click.echo(json.dumps(facts))
@@ -95,12 +97,6 @@ def _judgement(models: Sequence[Metadata | None]) -> str | None:
     return f"{draft.path.name} can draft for {target.path.name}."
 
 
-def _origins(file: ModelFile) -> list[str]:
-    from localspec.hub.exporting import origins
-
-    return origins(file)
-
-
 def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
     from localspec.cli.draft import entry
     from localspec.hub.prepared import PreparedDrafts
@@ -120,10 +116,12 @@ def _lines(held: Holding, facts: dict[str, object]) -> list[str]:
     ):
         lines += [
             f"{role:<9} {file.file}{f', {form}' if form else ''}, {readable(file.bytes)} ({file.bytes} bytes)",
-            f"          sha256 {file.sha256}",
             f"          {'not on this disk' if path is None else path}",
-            *(f"          from {origin}" for origin in origins(file)),
         ]
+        for piece in file.pieces:
+            part = f" of {piece.file}" if file.parts else ""
+            lines.append(f"          sha256{part} {piece.sha256}")
+            lines += [f"          from {origin}" for origin in origins(piece)]
     if pair.draft is None:
         lines.append("draft     none: drafts from repeated text")
     memory = facts["memory"]
@@ -133,7 +131,7 @@ def _lines(held: Holding, facts: dict[str, object]) -> list[str]:
         "",
         f"licence     {pair.licence}",
         f"tags        {', '.join(pair.tags) or 'none'}",
-        f"context     {pair.context} tokens",
+        f"context     {facts['context'] or 'unknown'} tokens",
         f"memory      {needed}, with a context of {memory['context']} tokens",
         f"calibrated  {'yes' if facts['calibrated'] else 'no'}",
         f"last used   {day(held.last_used)}",

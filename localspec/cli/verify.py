@@ -31,15 +31,15 @@ def verify(ctx: click.Context, name: str | None, as_json: bool, quiet: bool, yes
     there. Files of your own are never moved.
     """
     from localspec.cli.pulling import progress_display
-    from localspec.hub.catalogue import pair
+    from localspec.hub.known import known_pair
     from localspec.hub.store import Store
     from localspec.hub.verifying import stored_files
 
     store = Store()
-    chosen = None if name is None else pair(name, store.home)
+    chosen = None if name is None else known_pair(name, store)
     files = stored_files(store, None if chosen is None else [chosen])
     there = {file.sha256 for file in files}
-    missing = [file.file for file in chosen.files if file.sha256 not in there] if chosen else []
+    missing = [file.file for file in chosen.pieces if file.sha256 not in there] if chosen else []
     with progress_display(quiet) as show:
         faults = {file.path: file.fault(show) for file in files}
     damaged = [file for file in files if faults[file.path]]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from localspec.hub.own import own_file
 from localspec.hub.pair import ModelFile
-from localspec.hub.progress import ProgressCallback, Reporter
+from localspec.hub.progress import ProgressCallback
+from localspec.hub.reference import parse_reference, resolve
+from localspec.hub.remote import read_remote_metadata
 from localspec.hub.store import Store
 from localspec.llama.metadata import Metadata, read_metadata
 
@@ -24,8 +26,7 @@ class Part:
         """The file with its sha256, which takes seconds for a large one on this disk. Raises StoreError."""
         if self.file is not None:
             return self.file
-        report = Reporter(self.metadata.path.name, self.metadata.size_bytes, show)
-        return own_file(self.metadata.path, report, known)
+        return own_file(self.metadata.path, show, known)
 
 
 def part(text: str, store: Store, *, offline: bool) -> Part:
@@ -38,17 +39,9 @@ def part(text: str, store: Store, *, offline: bool) -> Part:
     if file is None:
         return Part(read_metadata(path), None)
     held = store.path(file)
-    return Part(_remote_metadata(file) if held is None else read_metadata(held), file)
+    return Part(read_remote_metadata(file) if held is None else read_metadata(held), file)
 
 
 def _of_a_hub(text: str, store: Store, offline: bool) -> ModelFile | None:
-    from localspec.hub.reference import parse_reference, resolve
-
     reference = parse_reference(text)
     return None if reference is None else resolve(reference, offline=offline, home=store.home)
-
-
-def _remote_metadata(file: ModelFile) -> Metadata:
-    from localspec.hub.remote import read_remote_metadata
-
-    return read_remote_metadata(file)

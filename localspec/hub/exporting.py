@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec.errors import NotDownloaded, StoreError
 from localspec.hub.copying import copy_verified
 from localspec.hub.disk import disk_errors, require_room, sha256_of, write_durably
-from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, WheelSource
+from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, WheelSource, split_model
 from localspec.hub.pairtext import pair_text
 from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source
 from localspec.hub.progress import ProgressCallback, Reporter
@@ -35,18 +35,19 @@ def export(
     Stopped at any moment, the next call goes on. Raises NotDownloaded, DiskFull, HashMismatch, and StoreError if
     the folder holds anything else.
     """
-    parts = _parts(pair, store, prepared)
-    shipped = _shipped(pair, parts)
+    models = _models(pair, store, prepared)
+    shipped = replace(pair, target=models[0].file, draft=models[1].file if len(models) > 1 else None)
     folder = folder.absolute()
     with disk_errors(folder.parent):
         folder.mkdir(parents=True, exist_ok=True)
     with _exporting(folder), disk_errors(folder):
         _refuse_others(folder, shipped)
-        require_room(folder, sum(_missing_bytes(part.file, folder) for part in parts))
-        for part in parts:
-            report = Reporter(part.file.file, part.file.bytes, progress)
-            copy_verified(part.file, part.path, folder / part.file.file, report)
-            report.ready()
+        require_room(folder, sum(_missing_bytes(piece, folder) for piece in shipped.pieces))
+        for model in models:
+            for piece, path in zip(model.file.pieces, model.paths, strict=True):
+                report = Reporter(piece.file, piece.bytes, progress)
+                copy_verified(piece, path, folder / piece.file, report)
+                report.ready()
         write_durably(folder / LICENCE, licence_note(shipped))
         write_durably(folder / README, _readme(shipped))
         path = folder / f"{pair.name}.toml"
@@ -55,25 +56,37 @@ def export(
 
 
 @dataclass(frozen=True)
-class _Part:
-    """file: as the shipped folder has it. path: where its bytes are now."""
+class _Model:
+    """file: as the shipped folder has it. paths: where the bytes of its pieces are now."""
 
     file: ModelFile
-    path: Path
+    paths: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, file: ModelFile, first: Path, prefix: str = "") -> _Model:
+        """prefix: goes before the names in the folder."""
+        others = (first.with_name(part.file) for part in file.parts[1:])
+        pieces = [_beside(piece, prefix + piece.file) for piece in file.pieces]
+        return cls(split_model(pieces) if file.parts else pieces[0], (first, *others))
 
 
-def _parts(pair: Pair, store: Store, prepared: bool) -> list[_Part]:
+def _beside(piece: ModelFile, name: str) -> ModelFile:
+    """The file beside its pair file: a relative path first, then where the bytes came from."""
+    others = (source for source in piece.sources if not isinstance(source, LocalSource))
+    return replace(piece, file=name, sources=(LocalSource(name), *others))
+
+
+def _models(pair: Pair, store: Store, prepared: bool) -> list[_Model]:
     """Target, then draft if there is one. Two files of one name cannot lie in one folder."""
     target, draft = store.pair_paths(pair)
-    parts = [_Part(pair.target, target)]
+    models = [_Model.of(pair.target, target)]
     if pair.draft is not None and draft is not None:
         file, path = _prepared(pair, draft, store) if prepared else (pair.draft, draft)
-        if file.file.lower() == pair.target.file.lower():
-            file = replace(file, file=f"draft-{file.file}")
-        parts.append(_Part(file, path))
+        same = file.pieces[0].file.lower() == pair.target.pieces[0].file.lower()
+        models.append(_Model.of(file, path, "draft-" if same else ""))
     elif prepared:
         raise StoreError(f"The pair {pair.name} has no draft model.", "Leave out --prepared.", path="")
-    return parts
+    return models
 
 
 def _prepared(pair: Pair, draft: Path, store: Store) -> tuple[ModelFile, Path]:
@@ -89,17 +102,6 @@ def _prepared(pair: Pair, draft: Path, store: Store) -> tuple[ModelFile, Path]:
         name=pair.name,
         missing=[],
     )
-
-
-def _shipped(pair: Pair, parts: list[_Part]) -> Pair:
-    """The pair as its file in the folder describes it: relative paths first, then where the bytes came from."""
-
-    def beside(file: ModelFile) -> ModelFile:
-        others = (source for source in file.sources if not isinstance(source, LocalSource))
-        return replace(file, sources=(LocalSource(file.file), *others))
-
-    files = [beside(part.file) for part in parts]
-    return replace(pair, target=files[0], draft=files[1] if len(files) > 1 else None)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def _exporting(folder: Path) -> Iterator[None]:
 
 
 def _refuse_others(folder: Path, shipped: Pair) -> None:
-    expected = {_LOCK, README, LICENCE, f"{shipped.name}.toml"} | {file.file for file in shipped.files}
+    expected = {_LOCK, README, LICENCE, f"{shipped.name}.toml"} | {piece.file for piece in shipped.pieces}
     others = sorted(
         path.name
         for path in folder.iterdir()
@@ -152,9 +154,10 @@ def licence_note(pair: Pair) -> str:
         f"Licence of the models: {pair.licence}.",
         "Whoever passes these files on must keep to it, and pass on the licence's text where it says so.",
     ]
-    for role, file in zip(("Target", "Draft"), pair.files, strict=False):
-        lines += ["", f"{role}: {file.file}", f"  {file.bytes} bytes, sha256 {file.sha256}"]
-        lines += [f"  from {origin}" for origin in origins(file)]
+    for piece in pair.pieces:
+        role = "Target" if piece in pair.target.pieces else "Draft"
+        lines += ["", f"{role}: {piece.file}", f"  {piece.bytes} bytes, sha256 {piece.sha256}"]
+        lines += [f"  from {origin}" for origin in origins(piece)]
     return "\n".join(lines) + "\n"
 
 

@@ -45,10 +45,14 @@ _REMEDY = "Give a folder that `localspec export` has made."
 
 
 def _file(file: ModelFile, folder: Path) -> Path:
-    places = file.local_paths or (folder / file.file,)
-    for path in places:
-        if path.is_file() and path.stat().st_size == file.bytes:
-            return path
-    path = places[0]
+    """The file, or the first part of a split model, once all of it is seen to be there."""
+    paths = [_piece(piece, folder) for piece in file.pieces]
+    return paths[0]
+
+
+def _piece(piece: ModelFile, folder: Path) -> Path:
+    path = piece.local_paths[0] if piece.local_paths else folder / piece.file
+    if path.is_file() and path.stat().st_size == piece.bytes:
+        return path
     fault = "has another size than its pair file says" if path.is_file() else "is missing"
     raise CatalogueError(f"{path} {fault}.", "Copy the folder again.", path=str(path))

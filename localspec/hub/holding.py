@@ -62,7 +62,7 @@ def format_in_name(name: str) -> str:
 def _presence(pair: Pair, paths: tuple[Path | None, ...], store: Store) -> Literal["yes", "part", "no"]:
     if None not in paths:
         return "yes"
-    begun = any(paths) or any(store.partial(file).size for file in pair.files)
+    begun = any(store.path(piece) or store.partial(piece).size for piece in pair.pieces)
     return "part" if begun else "no"
 
 

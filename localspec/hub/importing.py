@@ -6,18 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import HashMismatch, ModelFileError
-from localspec.hub import catalogue
 from localspec.hub.copying import append, hard_link, hashed
 from localspec.hub.disk import disk_errors, require_room
 from localspec.hub.pair import ModelFile
 from localspec.hub.progress import Reporter
 from localspec.hub.store import Store
-
-
-def known_files(store: Store) -> list[ModelFile]:
-    """The files of all pairs, each once."""
-    files = [file for pair in catalogue.pairs(store.home) for file in pair.files]
-    return list({file.sha256: file for file in reversed(files)}.values())
 
 
 def checked_size(path: Path) -> int:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.hub import catalogue
 from localspec.hub.copying import hashed
 from localspec.hub.disk import disk_errors, write_durably
-from localspec.hub.pair import LocalSource, ModelFile, Pair
+from localspec.hub.pair import LocalSource, ModelFile, Pair, split_model
 from localspec.hub.pairfile import FILE_NAME, PAIR_NAME, read_pair
 from localspec.hub.pairing import check_pair
 from localspec.hub.pairtext import pair_text
-from localspec.hub.progress import Reporter
+from localspec.hub.progress import ProgressCallback, Reporter
 from localspec.hub.store import Store
 from localspec.llama.metadata import Metadata
+from localspec.llama.split import part_name
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 """Names that Windows keeps for devices, with any suffix."""
@@ -36,11 +38,24 @@ def check_name(name: str, store: Store) -> None:
         raise _taken(name, store)
 
 
-def own_file(path: Path, report: Reporter, known: Sequence[ModelFile] = ()) -> ModelFile:
-    """The file at `path`, hashed; if it is one of those `known`, with their sources too. Raises StoreError."""
+def own_file(path: Path, show: ProgressCallback | None, known: Sequence[ModelFile] = ()) -> ModelFile:
+    """The file at `path`, or the split model whose first part it is, hashed.
+
+    known: files whose other sources are taken over where it is the same. Raises StoreError.
+    """
+    name = part_name(path.name)
+    if name is None or name.count == 1:
+        return _hashed(path, show, known)
+    parts = [_hashed(path.with_name(part), show, known) for part in name.all_names]
+    # llama.cpp finds the parts by their names.
+    named = [replace(part, file=part_of) for part, part_of in zip(parts, name.all_names, strict=True)]
+    return split_model(named)
+
+
+def _hashed(path: Path, show: ProgressCallback | None, known: Sequence[ModelFile]) -> ModelFile:
     path = path.absolute()
     size = path.stat().st_size
-    sha256 = hashed(path, report)
+    sha256 = hashed(path, Reporter(path.name, size, show))
     same = next((file for file in known if file.sha256 == sha256), None)
     name, sources = (file_name(path), ()) if same is None else (same.file, same.sources)
     local = LocalSource(str(path))

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.errors import CatalogueError
-from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
+from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource, split_model
+from localspec.llama.split import part_name
 
 CORRECT = "Correct the file, or remove it."
 PAIR_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-FILE_NAME = re.compile(r"""[^\W_][^\x00-\x1f\x7f<>:"/\\|?*]*\.gguf""")
+FILE_NAME = re.compile(r"""[^\W_][^\x00-\x1f\x7f<>:"/\\|?*]*(?i:\.gguf)""")
 """Any alphabet, and nothing that a file system gives a meaning to: the same name must do on every one."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
+HUB_PATH = re.compile(r"(?!/|(.*/)?\.)[\w+=@,()\[\] ./-]+")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -54,6 +56,21 @@ def read_pair(text: str, path: str) -> Pair:
 
 
 def _model_file(table: Table) -> ModelFile:
+    if table.has("part"):
+        parts = [_whole_file(part) for part in table.tables("part")]
+        table.finish()
+        return _split_model(table, parts)
+    return _whole_file(table)
+
+
+def _split_model(table: Table, parts: list[ModelFile]) -> ModelFile:
+    name = part_name(parts[0].file)
+    if name is None or [part.file for part in parts] != name.all_names:
+        table.fail("part", "must be all parts of one model in order, NAME-00001-of-00002.gguf and so on")
+    return split_model(parts)
+
+
+def _whole_file(table: Table) -> ModelFile:
     found = ModelFile(
         file=table.match("file", FILE_NAME),
         bytes=table.number("bytes"),
@@ -68,7 +85,11 @@ def _source(table: Table) -> Source:
     kind = table.text("kind")
     source: Source
     if kind == HubSource.kind:
-        source = HubSource(repo=table.match("repo", REPO), revision=table.match("revision", COMMIT))
+        source = HubSource(
+            repo=table.match("repo", REPO),
+            revision=table.match("revision", COMMIT),
+            path=table.match("path", HUB_PATH) if table.has("path") else "",
+        )
     elif kind == WheelSource.kind:
         parts = table.number("parts")
         source = WheelSource(
@@ -89,15 +110,17 @@ def _source(table: Table) -> Source:
 def line_of(text: str, name: str) -> int:
     """The line of `text` on which the field `name` stands, such as `draft.source[1].repo`, or else its table begins."""
     table, _, key = name.rpartition(".")
-    header, counts, found = "", dict[str, int](), 1
+    here, found, latest, seen = "", 1, dict[str, str](), list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _HEADER.match(line):
-            header = match[2]
+            outer, _, last = match[2].rpartition(".")
+            here = f"{latest.get(outer, outer)}.{last}".lstrip(".")
             if match[1] == "[[":
-                counts[header] = counts.get(header, -1) + 1
-                header = f"{header}[{counts[header]}]"
-            found = number if header == table else found
-        elif header == table and re.match(rf"\s*{re.escape(key)}\s*=", line):
+                seen.append(here)
+                here = f"{here}[{seen.count(here) - 1}]"
+            latest[match[2]] = here
+            found = number if here == table else found
+        elif here == table and re.match(rf"\s*{re.escape(key)}\s*=", line):
             return number
     return found
 
@@ -122,6 +145,10 @@ class Table:
         """Refuses keys that nobody read."""
         for key in self._left:
             self.fail(key, "is not a known field")
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a field that nobody read."""
+        return key in self._left
 
     def text(self, key: str) -> str:
         """A string that is not blank."""

@@ -24,7 +24,14 @@ def pair_text(pair: Pair) -> str:
 
 
 def _file(role: str, file: ModelFile) -> Iterator[str]:
-    yield from ("", f"[{role}]")
+    """A table, or one for each part of a split model."""
+    for part in file.parts:
+        yield from ("", f"[[{role}.part]]", *_whole(f"{role}.part", part))
+    if not file.parts:
+        yield from ("", f"[{role}]", *_whole(role, file))
+
+
+def _whole(role: str, file: ModelFile) -> Iterator[str]:
     yield from _lines({"file": file.file, "bytes": file.bytes, "sha256": file.sha256})
     for source in file.sources:
         yield from ("", f"[[{role}.source]]")
@@ -35,7 +42,8 @@ def _source(source: Source) -> dict[str, object]:
     if isinstance(source, LocalSource):
         return {"path": source.path}
     if isinstance(source, HubSource):
-        return {"repo": source.repo, "revision": source.revision}
+        path = {"path": source.path} if source.path else {}
+        return {"repo": source.repo, "revision": source.revision, **path}
     return {
         "packages": source.packages,
         "version": source.version,

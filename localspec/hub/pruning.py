@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.hub import catalogue
 from localspec.hub.disk import disk_errors
+from localspec.hub.known import known_pairs
 from localspec.hub.prepared import Record, Source
 from localspec.hub.store import Store
 from localspec.hub.verifying import held_paths
@@ -79,8 +79,9 @@ def _remove(path: Path) -> None:
 
 def _partials(store: Store) -> Iterator[LeftOver]:
     """Of files that are complete, or that no pair has; what a pull can go on from stays."""
-    known = _known_hashes(store)
+    known = _known(store)
     complete = {path.parent.name for path in held_paths(store)}
+    complete |= {piece.sha256 for pair in known_pairs(store) for piece in pair.pieces if store.held(piece)}
     for path in _entries(store.home / "partial"):
         sha256 = path.name.partition(".")[0]
         if sha256 in complete:
@@ -115,7 +116,7 @@ def _has_source(record: Record, store: Store) -> bool:
 
 
 def _unknown(store: Store) -> Iterator[LeftOver]:
-    known = _known_hashes(store)
+    known = _known(store)
     for path in held_paths(store):
         if path.parent.name not in known:
             yield LeftOver(
@@ -142,13 +143,10 @@ def _locks(store: Store) -> Iterator[LeftOver]:
             yield LeftOver(path, 0, "a lock nobody holds", path.stem)
 
 
-def _known_hashes(store: Store) -> set[str]:
-    """Of the files of all pairs, and of files of hub repositories that were pinned by name."""
-    known = {file.sha256 for pair in catalogue.pairs(store.home) for file in pair.files}
-    for path in _entries(store.home / "references"):
-        if path.is_file():
-            known.update(re.findall(r"\b[0-9a-f]{64}\b", path.read_text(encoding="utf-8", errors="replace")))
-    return known
+def _known(store: Store) -> set[str]:
+    """sha256 of every file that a pair or a pinned reference needs, and the folders of split models."""
+    pieces = [piece for pair in known_pairs(store) for piece in pair.pieces]
+    return {piece.sha256 for piece in pieces} | {piece.folder for piece in pieces} - {""}
 
 
 def _entries(folder: Path) -> list[Path]:

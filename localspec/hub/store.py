@@ -11,6 +11,7 @@ from localspec.hub.catalogue import ModelFile, Pair, pairs
 from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
 from localspec.hub.home import default_home, home_folder
 from localspec.hub.partial import Partial
+from localspec.hub.pins import Pins
 from localspec.hub.prepared import PreparedDrafts, Source
 from localspec.hub.progress import Reporter, readable
 
@@ -33,13 +34,24 @@ class Store:
         self._check_format()
 
     def path(self, file: ModelFile) -> Path | None:
-        """Where the file lies, here or where its owner keeps it, or None. Only the size is looked at."""
-        return self.held(file) or next((path for path in file.local_paths if _is_whole(file, path)), None)
+        """Where the file lies, here or where its owner keeps it, or None; of a split model its first part.
+
+        Only the size is looked at.
+        """
+        return self.held(file) or self._own(file)
 
     def held(self, file: ModelFile) -> Path | None:
         """Where the file lies in this store, or None. Only verified files get this name."""
-        path = self.place_of(file)
-        return path if _is_whole(file, path) else None
+        paths = [self.place_of(piece) for piece in file.pieces]
+        return paths[0] if all(map(_is_whole, file.pieces, paths)) else None
+
+    def _own(self, file: ModelFile) -> Path | None:
+        """Where all pieces lie in one folder outside the store."""
+        for first in file.pieces[0].local_paths:
+            paths = [first, *(first.with_name(piece.file) for piece in file.pieces[1:])]
+            if all(map(_is_whole, file.pieces, paths)):
+                return first
+        return None
 
     def pair_paths(self, pair: Pair, *, with_draft: bool = True) -> tuple[Path, Path | None]:
         """Target and draft (None if the pair has none, or it is not wanted). Raises NotDownloaded."""
@@ -62,7 +74,7 @@ class Store:
 
     def _refuse_lost(self, pair: Pair, missing: list[ModelFile]) -> None:
         """No download brings back a file that exists only where its owner keeps it."""
-        for file in missing:
+        for file in (piece for file in missing for piece in file.pieces if self.path(piece) is None):
             if file.local_paths and len(file.local_paths) == len(file.sources):
                 where = " or ".join(map(str, file.local_paths))
                 raise StoreError(
@@ -73,8 +85,9 @@ class Store:
                 )
 
     def installed(self) -> list[tuple[Pair, int]]:
-        """The pairs whose files are all here, with their bytes."""
-        return [(pair, pair.bytes) for pair in pairs(self.home) if self._has(pair)]
+        """The pairs and pinned references whose files are all here, with their bytes."""
+        known = (*pairs(self.home), *Pins(self.home).all())
+        return [(pair, pair.bytes) for pair in known if self._has(pair)]
 
     def remove(self, pair: Pair) -> int:
         """Removes the pair's files, left-overs and prepared drafts, not what another complete pair needs.
@@ -86,15 +99,13 @@ class Store:
             file.sha256 for other, _ in self.installed() if other.name != pair.name for file in other.files
         }
         doomed = [file for file in pair.files if file.sha256 not in shared]
-        return sum(self._remove(file) + self._remove_prepared(file) for file in doomed)
+        freed = sum(self._remove(piece) for file in doomed for piece in file.pieces)
+        return freed + sum(self._remove_prepared(file) for file in doomed)
 
     def _remove_prepared(self, file: ModelFile) -> int:
         prepared = PreparedDrafts(self.home)
-        sources = {
-            record.source
-            for record in prepared.records()
-            if any(record.source.is_of(path) for path in file.local_paths)
-        }
+        own = file.pieces[0].local_paths
+        sources = {record.source for record in prepared.records() if any(map(record.source.is_of, own))}
         return sum(prepared.remove(source) for source in {*sources, self._source(file)})
 
     def partial(self, file: ModelFile) -> Partial:
@@ -134,7 +145,14 @@ class Store:
             lock.release()
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
-        """Returns if the sha256 of `path` is right; else raises HashMismatch, and a file of this store is removed."""
+        """Returns if the sha256 of `path` is right; else raises HashMismatch, and a file of this store is removed.
+
+        path: of a split model, its first part.
+        """
+        if file.parts:
+            for part in file.parts:
+                self.check(part, path.with_name(part.file), report)
+            return
         actual = sha256_of(path, lambda done: report(done, "verify"))
         if actual == file.sha256:
             return
@@ -170,8 +188,9 @@ class Store:
         return all(self.path(file) is not None for file in pair.files)
 
     def place_of(self, file: ModelFile) -> Path:
-        """Where the file lies in this store, or would."""
-        return self.home / "files" / file.sha256 / file.file
+        """Where the file, or the first part of a split model, lies in this store, or would."""
+        piece = file.pieces[0]
+        return self.home / "files" / (piece.folder or piece.sha256) / piece.file
 
     def _source(self, file: ModelFile) -> Source:
         return Source(str(self.place_of(file)), file.bytes, f"sha256:{file.sha256}")

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import StoreError
-from localspec.hub import catalogue
 from localspec.hub.copying import hashed
 from localspec.hub.disk import disk_errors
+from localspec.hub.known import known_pairs
 from localspec.hub.pair import ModelFile, Pair
 from localspec.hub.progress import ProgressCallback, Reporter, readable
 from localspec.hub.store import Store
+from localspec.llama.split import part_name
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -43,16 +44,18 @@ class StoredFile:
 
 def stored_files(store: Store, pairs: Sequence[Pair] | None = None) -> list[StoredFile]:
     """What is on the disk of these pairs; by default of all pairs, and what the store holds besides."""
-    known = catalogue.pairs(store.home)
+    known = known_pairs(store)
     users: dict[str, list[str]] = {}
     for pair in known:
-        for file in pair.files:
-            users.setdefault(file.sha256, []).append(pair.name)
-    wanted = [file for pair in (known if pairs is None else pairs) for file in pair.files]
-    found = {item.path: item for file in wanted for item in _of(file, store, users)}
+        for piece in pair.pieces:
+            users.setdefault(piece.sha256, []).append(pair.name)
+    wanted = [piece for pair in (known if pairs is None else pairs) for piece in pair.pieces]
+    found = {item.path: item for piece in wanted for item in _of(piece, store, users)}
     if pairs is None:
         for path in held_paths(store):
-            found.setdefault(path, StoredFile(path, path.parent.name, None, (), own=False))
+            # The folder of a split model is not named by the sha256 of any part.
+            if part_name(path.name) is None:
+                found.setdefault(path, StoredFile(path, path.parent.name, None, (), own=False))
     return list(found.values())
 
 
