@@ -213,6 +213,19 @@ def test_rm_and_draft_take_references() -> None:
         LLM.from_hub(DRAFT)
 
 
+@pytest.mark.usefixtures("hub")
+def test_rm_of_a_split_model_takes_what_was_prepared_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.preparation.default_home", lambda: tmp_path / "store")
+    run("pull", SPLIT, "-q")
+    run("draft", "make", "-md", SPLIT, "-q")
+    assert list((tmp_path / "store" / "prepared").iterdir())
+    assert run("rm", SPLIT, "-y").exit_code == 0
+    for folder in ("prepared", "files", "references"):
+        assert not list((tmp_path / "store" / folder).iterdir())
+
+
 def test_the_api_refuses_what_is_no_reference() -> None:
     for name in ("model.gguf", "smollm2-135m", 5):
         with pytest.raises(InvalidRequest, match="does not name a model of a hub"):

@@ -285,6 +285,8 @@ def test_a_split_model_comes_whole_into_one_folder(
 ) -> None:
     first, _ = pull_references([ref("Q6_K")], store=store)
     assert first.name == "Some-Q6_K-00001-of-00003.gguf"
+    lines = "".join(f"{sha256(body)}\n" for _, body in sorted(PARTS.items()))
+    assert first.parent == store.home / "files" / f"split-{sha256(lines.encode())}"
     found = {path.name: path.read_bytes() for path in first.parent.iterdir()}
     assert found == {path.removeprefix("big/"): body for path, body in PARTS.items()}
     cut_the_network(monkeypatch)

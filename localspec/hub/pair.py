@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+SPLIT = "split-"
+"""Begins the name of a folder with the parts of one model."""
+
 
 @dataclass(frozen=True)
 class HubSource:
@@ -61,7 +64,7 @@ class ModelFile:
 
     A split model is one too, made by `split_model`: the name is that of its first part, `bytes` those of all parts.
     parts:   the files of a split model in order, else ().
-    folder:  the store's folder for a part, which all parts of a model share; "" is a folder of its own.
+    folder:  the store's folder of a split model, which its parts share; "" is one named by the sha256.
     """
 
     file: str
@@ -86,8 +89,10 @@ def split_model(parts: Sequence[ModelFile]) -> ModelFile:
     """The model of these parts. Its sha256 is that of the parts' hex sha256 in order, one a line."""
     lines = "".join(f"{part.sha256}\n" for part in parts)
     sha256 = hashlib.sha256(lines.encode("ascii")).hexdigest()
-    together = tuple(replace(part, folder=sha256) for part in parts)
-    return ModelFile(parts[0].file, sum(part.bytes for part in parts), sha256, (), together)
+    # Another form of name: whoever looks for files under their own sha256 must not take the parts for such.
+    folder = f"{SPLIT}{sha256}"
+    together = tuple(replace(part, folder=folder) for part in parts)
+    return ModelFile(parts[0].file, sum(part.bytes for part in parts), sha256, (), together, folder)
 
 
 @dataclass(frozen=True)
