@@ -29,6 +29,8 @@ COMMANDS = {
     "acceptance": "localspec.cli.acceptance:acceptance",
     "estimate": "localspec.cli.estimate:estimate",
     "calibrate": "localspec.cli.calibrate:calibrate",
+    "suggest": "localspec.cli.suggest:suggest",
+    "doctor": "localspec.cli.doctor:doctor",
 }
 INTERRUPTED = 130
 TERMINATED = 143
