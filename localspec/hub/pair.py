@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """The file of that name in a Hugging Face repository, at one commit."""
+    """A file in a Hugging Face repository, at one commit.
+
+    path: where it lies in the repository; "" where that is its name alone.
+    """
 
     repo: str
     revision: str
+    path: str = ""
     kind: ClassVar[str] = "huggingface"
 
 
@@ -42,12 +48,32 @@ Source: TypeAlias = HubSource | WheelSource
 
 @dataclass(frozen=True)
 class ModelFile:
-    """One GGUF file: name, size in bytes, and the hex sha256 that alone decides whether it is the file."""
+    """One GGUF file: name, size in bytes, and the hex sha256 that alone decides whether it is the file.
+
+    A split model is one too, made by `split_model`: the name is that of its first part, `bytes` those of all parts.
+    parts:   the files of a split model in order, else ().
+    folder:  the store's folder for a part, which all parts of a model share; "" is a folder of its own.
+    """
 
     file: str
     bytes: int
     sha256: str
     sources: tuple[Source, ...]
+    parts: tuple[ModelFile, ...] = ()
+    folder: str = ""
+
+    @property
+    def pieces(self) -> tuple[ModelFile, ...]:
+        """The files to fetch and keep: the parts of a split model, else the file itself."""
+        return self.parts or (self,)
+
+
+def split_model(parts: Sequence[ModelFile]) -> ModelFile:
+    """The model of these parts. Its sha256 is that of the parts' hex sha256 in order, one a line."""
+    lines = "".join(f"{part.sha256}\n" for part in parts)
+    sha256 = hashlib.sha256(lines.encode("ascii")).hexdigest()
+    together = tuple(replace(part, folder=sha256) for part in parts)
+    return ModelFile(parts[0].file, sum(part.bytes for part in parts), sha256, (), together)
 
 
 @dataclass(frozen=True)
@@ -70,6 +96,11 @@ class Pair:
     def files(self) -> tuple[ModelFile, ...]:
         """Target first, then the draft if there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def pieces(self) -> tuple[ModelFile, ...]:
+        """Every file to fetch and keep: like `files`, with split models in their parts."""
+        return tuple(piece for file in self.files for piece in file.pieces)
 
     @property
     def bytes(self) -> int:

@@ -60,7 +60,11 @@ def _source(table: Table) -> Source:
     kind = table.text("kind")
     source: Source
     if kind == HubSource.kind:
-        source = HubSource(repo=table.match("repo", REPO), revision=table.match("revision", COMMIT))
+        source = HubSource(
+            repo=table.match("repo", REPO),
+            revision=table.match("revision", COMMIT),
+            path=table.match("path", MEMBER) if table.has("path") else "",
+        )
     elif kind == WheelSource.kind:
         parts = table.number("parts")
         source = WheelSource(
@@ -92,6 +96,10 @@ class Table:
         """Refuses keys that nobody read."""
         for key in self._left:
             self.fail(key, "is not a known field")
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a field that nobody read."""
+        return key in self._left
 
     def text(self, key: str) -> str:
         """A string that is not blank."""

