@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.errors import AccessDenied, DownloadError, SourceUnreachable
 from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair
+from localspec.hub.endpoint import endpoint
+from localspec.hub.hubfile import HubFile
 from localspec.hub.pipindex import index_versions
 
 HUB, INDEX = "Hugging Face", "package index"
@@ -33,9 +32,9 @@ def check_network(offline: bool) -> Iterator[Finding]:
 def _hub(file: ModelFile) -> Finding:
     source = next(item for item in file.sources if isinstance(item, HubSource))
     has_token = _has_token()
-    data: dict[str, object] = {"endpoint": _endpoint(), "token": has_token, "asked": True, "reachable": True}
+    data: dict[str, object] = {"endpoint": endpoint(), "token": has_token, "asked": True, "reachable": True}
     try:
-        _probe(file, source)
+        HubFile(file, source).probe()
     except SourceUnreachable as error:
         return note(HUB, error.message, error.remedy, **{**data, "reachable": False})
     except AccessDenied as error:
@@ -43,7 +42,7 @@ def _hub(file: ModelFile) -> Finding:
     except DownloadError as error:
         return note(HUB, error.message, error.remedy, **{**data, "reachable": False})
     token = "your token is accepted" if has_token else "no token is set, which only gated models need"
-    return ok(HUB, f"{_endpoint()} answers; {token}", **data, token_accepted=has_token or None)
+    return ok(HUB, f"{endpoint()} answers; {token}", **data, token_accepted=has_token or None)
 
 
 def _index(file: ModelFile) -> Finding:
@@ -61,23 +60,6 @@ def _index(file: ModelFile) -> Finding:
     return ok(
         INDEX, "pip reaches it and it has the default pair, as a second source", asked=True, reachable=True
     )
-
-
-def _probe(file: ModelFile, source: HubSource) -> None:
-    """Ask the hub for the file's metadata, once. Raises DownloadError."""
-    from localspec.hub.huggingface import _Download
-    from localspec.hub.partial import Partial
-    from localspec.hub.progress import Reporter
-
-    with tempfile.TemporaryDirectory() as folder:
-        partial = Partial(Path(folder) / "none.part", file.bytes)
-        _Download(file, source, partial, Reporter(file.file, file.bytes, None)).probe()
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
 def _has_token() -> bool:
