@@ -2,7 +2,8 @@
 
 Without a folder the catalogue in `models/` is checked. The hub (HF_ENDPOINT, or the public one) is asked once
 for each repository and commit: whether they are there, whether the file is, its bytes, the sha256 of its LFS
-record, the licence, and whether it is gated. The package index is asked through pip for each wheel. Nothing is downloaded.
+record, the licence, and whether it is gated. The package index is asked through pip for each wheel. Nothing is
+downloaded.
 
 Exit code 0 if all is as the files say, 1 if something is not, 2 if the hub cannot be reached or for wrong usage.
 """
