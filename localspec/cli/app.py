@@ -24,6 +24,7 @@ COMMANDS = {
     "pull": "localspec.cli.models:pull",
     "list": "localspec.cli.models:list_pairs",
     "rm": "localspec.cli.models:remove",
+    "check": "localspec.cli.check:check",
     "draft": "localspec.cli.draft:draft",
     "bench": "localspec.cli.bench:bench",
     "acceptance": "localspec.cli.acceptance:acceptance",
