@@ -74,7 +74,7 @@ class Store:
 
     def _refuse_lost(self, pair: Pair, missing: list[ModelFile]) -> None:
         """No download brings back a file that exists only where its owner keeps it."""
-        for file in (piece for file in missing for piece in file.pieces if self.path(piece) is None):
+        for file in (piece for whole in missing for piece in whole.pieces if self.path(piece) is None):
             if file.local_paths and len(file.local_paths) == len(file.sources):
                 where = " or ".join(map(str, file.local_paths))
                 raise StoreError(
