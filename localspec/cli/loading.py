@@ -13,6 +13,7 @@ from localspec.cli.terminal import ask, busy, can_ask, say
 from localspec.errors import NotDownloaded
 
 if TYPE_CHECKING:
+    from localspec.hub.reference import Reference
     from localspec.llm import LLM
 
 
@@ -26,7 +27,7 @@ class Consent:
 
 
 def open_engine(options: ModelOptions, notify: Callable[[str], None]) -> LLM:
-    """Load what the options name. Raises `NotDownloaded` for a known pair that is not on disk.
+    """Load what the options name. Raises `NotDownloaded` for a pair, or a hub's model, that is not on disk.
 
     notify: told in a sentence when something takes long.
     """
@@ -34,9 +35,22 @@ def open_engine(options: ModelOptions, notify: Callable[[str], None]) -> LLM:
 
     name = options.pair_name()
     if name is None:
-        target, draft = options.files()
-        return LLM.from_files(target, draft, notify=notify, **options.engine())
+        return LLM.from_files(*_paths(options), notify=notify, **options.engine())
     return LLM.from_pair(name or _default_pair(), notify=notify, **options.engine())
+
+
+def _paths(options: ModelOptions) -> tuple[Path, Path | None]:
+    """Where the models lie that the options name without a pair."""
+    from localspec.hub.hubmodels import paths_on_disk
+    from localspec.hub.reference import Reference
+    from localspec.hub.store import Store
+
+    target, draft = options.files()
+    models = [target] if draft is None or options.no_draft else [target, draft]
+    references = [model for model in models if isinstance(model, Reference)]
+    here = iter(paths_on_disk(references, Store()) if references else ())
+    paths = [next(here) if isinstance(model, Reference) else model for model in models]
+    return paths[0], paths[1] if len(paths) > 1 else None
 
 
 def _tell(sentence: str) -> None:
@@ -48,17 +62,23 @@ def _keep_quiet(sentence: str) -> None:
 
 
 def fetch(options: ModelOptions, consent: Consent) -> None:
-    """Pull the pair where it is not on disk and that is wanted. Raises `NotDownloaded` otherwise."""
+    """Pull what is not on disk, where that is wanted. Raises `NotDownloaded` otherwise."""
+    try:
+        _find(options)
+    except NotDownloaded as missing:
+        _pull(missing, consent)
+
+
+def _find(options: ModelOptions) -> None:
     name = options.pair_name()
     if name is None:
+        _paths(options)
         return
     from localspec.hub.catalogue import pair
     from localspec.hub.store import Store
 
-    try:
-        Store().pair_paths(pair(name or _default_pair()), with_draft=not options.no_draft)
-    except NotDownloaded as missing:
-        _pull(missing, consent)
+    store = Store()
+    store.pair_paths(pair(name or _default_pair(), store.home), with_draft=not options.no_draft)
 
 
 def open_quietly(options: ModelOptions, consent: Consent) -> LLM:
@@ -77,7 +97,7 @@ def names(options: ModelOptions) -> tuple[str, ...]:
     if name is not None:
         return (name or _default_pair(),)
     target, _ = options.files()
-    return target.stem, target.name
+    return (target.stem, target.name) if isinstance(target, Path) else (str(target),)
 
 
 @contextlib.contextmanager
@@ -104,15 +124,40 @@ def _load(options: ModelOptions, consent: Consent) -> LLM:
 def _pull(missing: NotDownloaded, consent: Consent) -> None:
     if not _may_pull(missing, consent):
         raise missing
-    from localspec.cli.pulling import pull_pair
+    from localspec.cli.pulling import pull_hub_models, pull_pair
 
-    pull_pair(str(missing.data["name"]), quiet=consent.quiet)
+    references = _references(missing)
+    if references:
+        pull_hub_models(references, quiet=consent.quiet)
+    else:
+        pull_pair(str(missing.data["name"]), quiet=consent.quiet)
 
 
 def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:
-    if consent.offline:
+    if consent.offline or not (consent.yes or can_ask()):
         return False
-    return consent.yes or (can_ask() and ask(f"{missing.message}\nDownload it now?", default=True))
+    return consent.yes or ask(f"{_what(missing)}\nDownload it now?", default=True)
+
+
+def _what(missing: NotDownloaded) -> str:
+    """What is missing and its size, which for a hub's models that are not pinned yet the hub knows."""
+    references = _references(missing)
+    if not references:
+        return missing.message
+    from localspec.hub.hubmodels import as_pair
+    from localspec.hub.progress import readable
+    from localspec.hub.reference import find
+
+    pair = as_pair(references, [find(reference) for reference in references])
+    files = " and ".join(f"{file.file} ({readable(file.bytes)})" for file in pair.files)
+    return f"{missing.message}\nIt stands for {files}."
+
+
+def _references(missing: NotDownloaded) -> tuple[Reference, ...]:
+    """The hub's models that are missing, with those that belong to them; () where it is a pair."""
+    references = missing.data.get("references", ())
+    assert isinstance(references, tuple)
+    return references
 
 
 def pair_title(options: ModelOptions, llm: LLM) -> str:
