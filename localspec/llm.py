@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +14,13 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.engine import Engine, StrPath, engine_options
 from localspec.errors import EngineClosed
-from localspec.hub.catalogue import DEFAULT_PAIR, pair
+from localspec.hub.catalogue import DEFAULT_PAIR, pair, warnings
+from localspec.hub.folder import read_folder
 from localspec.hub.home import home_folder
 from localspec.hub.hubmodels import paths_on_disk
 from localspec.hub.reference import required_reference
 from localspec.hub.store import Store
+from localspec.hub.usage import record_use
 from localspec.llama.backend import close_at_exit
 from localspec.llama.template import ChatTemplate
 from localspec.policy import describe_drafting
@@ -30,6 +33,7 @@ from localspec.request import (
     Request,
     check_draft_tokens,
     checked_path,
+    checked_prompt,
     text_or_items,
 )
 from localspec.text.prompt import render_prompt, text_prompt
@@ -75,10 +79,21 @@ class LLM:
         `from_files` raises.
         """
         store = Store(None if home is None else home_folder(home))
-        target, draft = store.pair_paths(pair(name), with_draft=not options.get("no_draft"))
-        return cls.from_files(
+        target, draft = store.pair_paths(pair(name, store.home), with_draft=not options.get("no_draft"))
+        llm = cls.from_files(
             target, draft, home=store.home, draft_tokens=draft_tokens, notify=notify, **options
         )
+        llm.engine.warnings += warnings(name, store.home)
+        return llm
+
+    @classmethod
+    def from_folder(cls, folder: StrPath, **options: Any) -> LLM:
+        """Load a folder that `localspec export` made: it is only read. Arguments as for `from_files`.
+
+        Raises `CatalogueError` for a folder that is not whole, and what `from_files` raises.
+        """
+        _, target, draft = read_folder(Path(checked_path("folder", folder)))
+        return cls.from_files(target, draft, **options)
 
     @classmethod
     def from_hub(
@@ -135,6 +150,7 @@ class LLM:
             except BaseException:
                 llm.close()
                 raise
+        record_use(Path(target), Path(draft) if draft and llm.engine.draft else None, home=folder)
         return llm
 
     @property
@@ -214,6 +230,23 @@ class LLM:
             completion = chunk.completion
         assert completion is not None, "the last chunk carries the completion"
         return completion
+
+    def tokenize(self, prompt: str | Sequence[int] | Messages) -> list[int]:
+        """Token ids of a prompt as `generate` takes it; ids stay as they are. Raises what `chat` and `stream` raise."""
+        given = text_or_items(prompt)
+        with self._turns.using():
+            if isinstance(given, str):
+                return text_prompt(self.engine.target.model, given)
+            if any(isinstance(item, Mapping) for item in given):
+                return render_prompt(self.engine.target.model, self.engine.template, given)
+            return checked_prompt(given, self.engine.target.n_vocab, len(given))
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens included. Raises `InvalidRequest` for what is no id."""
+        with self._turns.using():
+            model, n_vocab = self.engine.target.model, self.engine.target.n_vocab
+            known = checked_prompt(ids, n_vocab, sys.maxsize) if len(ids) else []
+            return b"".join(model.piece(token, special=True) for token in known).decode("utf-8", "replace")
 
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`."""

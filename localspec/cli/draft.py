@@ -58,7 +58,7 @@ def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
     if as_json:
         click.echo(json.dumps({"draft": str(path), **_described(trial)}))
     else:
-        click.echo(f"{path.name}: {_sentence(trial)}")
+        click.echo(f"{path.name}: {sentence(trial)}")
 
 
 def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
@@ -82,12 +82,12 @@ def _show(path: Path | None, as_json: bool) -> None:
     drafts = PreparedDrafts(Store().home)
     records = [record for record in drafts.records() if path is None or record.source.is_of(path)]
     if as_json:
-        click.echo(json.dumps([_entry(record, drafts) for record in records]))
+        click.echo(json.dumps([entry(record, drafts) for record in records]))
         return
     for record in records:
         click.echo(record.source.file)
         for trial in record.trials:
-            click.echo(f"  with -t {trial.facts.get('threads')}: {_sentence(trial)}")
+            click.echo(f"  with -t {trial.facts.get('threads')}: {sentence(trial)}")
         for name in record.copies:
             click.echo(f"  {drafts.path(record.source, name)}{_size(record, name)}")
     if not records:
@@ -100,7 +100,7 @@ def _size(record: Record, name: str) -> str:
     return f", {readable(record.copies[name])}"
 
 
-def _entry(record: Record, drafts: PreparedDrafts) -> dict[str, object]:
+def entry(record: Record, drafts: PreparedDrafts) -> dict[str, object]:
     copies = [
         {"format": name, "path": str(drafts.path(record.source, name)), "bytes": size}
         for name, size in record.copies.items()
@@ -113,7 +113,7 @@ def _described(trial: Trial) -> dict[str, object]:
     return {"chosen": trial.chosen, "seconds_per_token": dict(trial.seconds), "fault": trial.fault or None}
 
 
-def _sentence(trial: Trial) -> str:
+def sentence(trial: Trial) -> str:
     """What was measured and chosen."""
     if trial.fault:
         return f"used as it is, no copy could be made: {trial.fault}"

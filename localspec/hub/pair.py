@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 SPLIT = "split-"
@@ -46,7 +47,15 @@ class WheelSource:
         return self.member.format(i=part)
 
 
-Source: TypeAlias = HubSource | WheelSource
+@dataclass(frozen=True)
+class LocalSource:
+    """A file of somebody's own, used where it lies and never changed or removed. path: absolute, save in an export."""
+
+    path: str
+    kind: ClassVar[str] = "file"
+
+
+Source: TypeAlias = HubSource | WheelSource | LocalSource
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,11 @@ class ModelFile:
     def pieces(self) -> tuple[ModelFile, ...]:
         """The files to fetch and keep: the parts of a split model, else the file itself."""
         return self.parts or (self,)
+
+    @property
+    def local_paths(self) -> tuple[Path, ...]:
+        """Where it lies outside the store, if it is a file of somebody's own."""
+        return tuple(Path(source.path) for source in self.sources if isinstance(source, LocalSource))
 
 
 def split_model(parts: Sequence[ModelFile]) -> ModelFile:
