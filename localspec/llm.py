@@ -189,19 +189,34 @@ class LLM:
         messages: Messages,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        beginning: str = "",
         template_variables: Mapping[str, Any] | None = None,
         **options: Unpack[AnswerOptions],
     ) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
-        tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text (see
-        `localspec.text.tool_calls`). beginning: what the answer begins with, given to the model with the prompt.
-        template_variables: what the template asks for besides, such as `enable_thinking`.
-        options: those of `AnswerOptions`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
+        tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text, where
+        `localspec.text.tool_calls` finds them. template_variables: what the template asks for besides, such as
+        `enable_thinking`. options: those of `AnswerOptions`.
+        Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
         with self._turns.using():
-            ids = render_prompt(
+            ids = self.render(messages, tools=tools, template_variables=template_variables)
+            return self._start(ids, options)
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        beginning: str = "",
+    ) -> list[int]:
+        """Prompt ids of a conversation; arguments as for `chat`.
+
+        beginning: what the answer begins with, control tokens included; the model takes it for its own.
+        """
+        with self._turns.using():
+            return render_prompt(
                 self.engine.target.model,
                 self.engine.template,
                 messages,
@@ -209,7 +224,6 @@ class LLM:
                 beginning=beginning,
                 variables=template_variables,
             )
-            return self._start(ids, options)
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
         """Continue a raw prompt, text or token ids; arguments as for `chat`."""

@@ -26,6 +26,11 @@ def check_model(name: str | None, settings: Settings) -> None:
         )
 
 
+def schema_names(body: ChatRequest) -> dict[str, str]:
+    """Where the client gave the schema that the answer must match."""
+    return {"json_schema": "tools"} if body.tools and body.response_format is None else {}
+
+
 def answering_routes(service: Service) -> APIRouter:
     """Chat and text completions."""
     router, settings = APIRouter(), service.settings
@@ -37,7 +42,7 @@ def answering_routes(service: Service) -> APIRouter:
         check_model(body.model, settings)
         return await respond(
             service, request, lambda llm: ChatForm(body, llm, settings), stream=wants_stream(body),
-            names={"prompt": "messages"},
+            names={"prompt": "messages"} | schema_names(body),
         )  # fmt: skip
 
     @router.post("/v1/completions", **takes(CompletionRequest))

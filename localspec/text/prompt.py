@@ -11,6 +11,9 @@ from localspec.errors import InvalidRequest
 from localspec.text.literals import Literals, literals_of
 from localspec.text.messages import checked_messages, checked_text
 
+_OWN = ("self", "messages", "tools", "add_generation_prompt")
+"""Told to a template otherwise."""
+
 
 class Vocabulary(Protocol):
     """The target's tokenizer.
@@ -68,7 +71,7 @@ def render_prompt(
     rendered = template.render(
         shielded,
         tools=[hidden.hide_in(tool) for tool in tools] if tools else None,
-        **{name: hidden.hide_in(value) for name, value in (variables or {}).items()},
+        **{name: hidden.hide_in(value) for name, value in (variables or {}).items() if name not in _OWN},
     )
     first, *rest = hidden.split(rendered + beginning)
     ids = vocab.tokenize(first, parse_special=True, add_bos=_wants_bos(vocab, first))

@@ -39,7 +39,8 @@ def reasoning_tags(template: Template, **options: Any) -> ReasoningTags | None:
     source = template.source or ""
     for opening, closing in KNOWN_TAGS:
         if closing in source:
-            return ReasoningTags(opening, closing, _ends_with(template, opening, options))
+            variables = {name: value for name, value in options.items() if name not in ("self", "messages")}
+            return ReasoningTags(opening, closing, _ends_with(template, opening, variables))
     return None
 
 

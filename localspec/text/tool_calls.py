@@ -174,7 +174,7 @@ class ToolCallParser:
     def _announce(self, reader: CallReader) -> None:
         """Give out what is new of the current call."""
         arguments = reader.arguments or ""
-        if reader.name is None or not arguments or self.num_calls == self._most and self._sent is None:
+        if reader.name is None or not arguments or (self.num_calls == self._most and self._sent is None):
             return
         if self._sent is None:
             self._sent = 0
