@@ -12,8 +12,9 @@ from localspec.llm import LLM
 from localspec.request import Chunk, Completion
 from localspec.server.faults import as_api_error
 from localspec.server.job import Start
-from localspec.server.options import NAMES
+from localspec.server.options import field_names, wants_stream
 from localspec.server.replies import DONE, EventStream, Json, event
+from localspec.server.schemas import Sampling
 from localspec.server.service import Service
 from localspec.server.watched import Watched
 
@@ -50,15 +51,14 @@ async def respond(
     service: Service,
     request: Request,
     prepare: Callable[[LLM], Form],
-    *,
-    stream: bool,
-    names: dict[str, str] | None = None,
+    body: Sampling,
 ) -> Response:
-    """Answer one request. names: the library's names of options to those of this endpoint.
+    """Answer one request.
 
     The status is that of the first chunk: whatever fails before it is no 200. Raises `ApiError`.
     """
     form: list[Form] = []
+    stream = wants_stream(body)
 
     def starts(llm: LLM) -> Sequence[Start]:
         form.append(prepare(llm))
@@ -72,7 +72,7 @@ async def respond(
         first = await anext(watched)
     except Exception as error:
         await watched.close()
-        raise as_api_error(error, NAMES | (names or {})) from error
+        raise as_api_error(error, field_names(body)) from error
     except BaseException:
         await watched.close()
         raise

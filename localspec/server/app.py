@@ -31,7 +31,8 @@ def create_app(load: Callable[[], LLM], settings: Settings, failed: Failed = lam
     """The application; `app.state.service` is its `Service`.
 
     load: called in a thread when the application starts; until it returns, requests are refused with 503. The engine
-    is closed when the application stops. failed: told of an error of `load`.
+    is closed when the application stops. failed: told of an error of `load`. cancel_load: ends `load` early, where that
+    can be done.
     """
     service = Service(settings)
 
@@ -39,6 +40,8 @@ def create_app(load: Callable[[], LLM], settings: Settings, failed: Failed = lam
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(_load(service, load, failed))
         yield
+        if not loading.done():
+            cancel_load()
         await service.close()
         await loading
 

@@ -9,29 +9,16 @@ from typing import Any
 
 from localspec.llm import LLM
 from localspec.request import Chunk, Completion
-from localspec.server.faults import bad_request
 from localspec.server.job import Start
 from localspec.server.logprobs import chat_logprobs
-from localspec.server.options import choice_options, choices
+from localspec.server.options import choice_options, choices, wants_usage
 from localspec.server.plan import Plan, chat_plan
 from localspec.server.reader import merged
-from localspec.server.schemas import ChatRequest, Sampling
+from localspec.server.schemas import ChatRequest
 from localspec.server.settings import Settings
 from localspec.server.usage import timings, usage
 
 Payload = dict[str, Any]
-
-
-def wants_stream(body: Sampling) -> bool:
-    """Whether a stream is asked for. Raises `ApiError` for options of one without it."""
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options is given without stream. Set stream to true.", "stream_options")
-    return bool(body.stream)
-
-
-def wants_usage(body: Sampling) -> bool:
-    """Whether a stream ends with its usage."""
-    return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
 class ChatForm:

@@ -9,11 +9,10 @@ from typing import Any
 
 from localspec.llm import LLM
 from localspec.request import Chunk, Completion
-from localspec.server.chat import wants_usage
 from localspec.server.faults import bad_request
 from localspec.server.job import Start
 from localspec.server.logprobs import completion_logprobs
-from localspec.server.options import answer_options, choice_options, choices
+from localspec.server.options import answer_options, choice_options, choices, wants_usage
 from localspec.server.schemas import CompletionRequest
 from localspec.server.settings import Settings
 from localspec.server.usage import timings, usage

@@ -19,8 +19,6 @@ _AS_IS = (
     "temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty", "repeat_last_n",
     "frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos",
 )  # fmt: skip
-NAMES = {"json_schema": "response_format", "logprobs": "top_logprobs"}
-"""The library's names of options that clients know by another."""
 
 
 def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
@@ -42,6 +40,34 @@ def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
     if body.prediction is not None:
         options["prediction"] = text_of(body.prediction.content, "prediction.content")
     return options | _form(body)
+
+
+def field_names(body: Sampling) -> dict[str, str]:
+    """The library's names of options to those by which this request gave them."""
+    names = {
+        "max_tokens": "n_predict" if body.max_tokens is None and body.n_predict is not None else "max_tokens"
+    }
+    if isinstance(body, ChatRequest):
+        names |= {"prompt": "messages", "logprobs": "top_logprobs"}
+        if body.tools:
+            names["json_schema"] = "tools"
+        if body.max_completion_tokens is not None:
+            names["max_tokens"] = "max_completion_tokens"
+    if _schema(body.response_format) is not None:
+        names["json_schema"] = "response_format"
+    return names
+
+
+def wants_stream(body: Sampling) -> bool:
+    """Whether a stream is asked for. Raises `ApiError` for options of one without it."""
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options is given without stream. Set stream to true.", "stream_options")
+    return bool(body.stream)
+
+
+def wants_usage(body: Sampling) -> bool:
+    """Whether a stream ends with its usage."""
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
 def choices(body: Sampling) -> int:

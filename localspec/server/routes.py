@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from localspec.server.answers import respond
 from localspec.server.body import read_body
-from localspec.server.chat import ChatForm, wants_stream
+from localspec.server.chat import ChatForm
 from localspec.server.completions import CompletionForm
 from localspec.server.describe import takes
 from localspec.server.faults import ApiError
@@ -26,11 +26,6 @@ def check_model(name: str | None, settings: Settings) -> None:
         )
 
 
-def schema_names(body: ChatRequest) -> dict[str, str]:
-    """Where the client gave the schema that the answer must match."""
-    return {"json_schema": "tools"} if body.tools and body.response_format is None else {}
-
-
 def answering_routes(service: Service) -> APIRouter:
     """Chat and text completions."""
     router, settings = APIRouter(), service.settings
@@ -40,19 +35,13 @@ def answering_routes(service: Service) -> APIRouter:
         """Answer a conversation."""
         body = await read_body(request, ChatRequest, settings.max_body)
         check_model(body.model, settings)
-        return await respond(
-            service, request, lambda llm: ChatForm(body, llm, settings), stream=wants_stream(body),
-            names={"prompt": "messages"} | schema_names(body),
-        )  # fmt: skip
+        return await respond(service, request, lambda llm: ChatForm(body, llm, settings), body)
 
     @router.post("/v1/completions", **takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text."""
         body = await read_body(request, CompletionRequest, settings.max_body)
         check_model(body.model, settings)
-        return await respond(
-            service, request, lambda llm: CompletionForm(body, llm, settings), stream=wants_stream(body),
-            names={"top_logprobs": "logprobs"},
-        )  # fmt: skip
+        return await respond(service, request, lambda llm: CompletionForm(body, llm, settings), body)
 
     return router
