@@ -12,17 +12,20 @@ from localspec.text.tool_calls import CallDelta, Piece, ToolCallParser
 class AnswerReader:
     """Thoughts, text and tool calls of one answer, as OpenAI's deltas.
 
-    reasoning: all thoughts so far.
+    reasoning_tokens: tokens of thoughts; those that came in one piece with the closing tag count, too.
     """
 
     def __init__(self, tags: ReasoningTags | None, parser: ToolCallParser | None) -> None:
-        self.reasoning = ""
+        self.reasoning_tokens = 0
         self._splitter = ReasoningSplitter(tags)
         self._parser = parser
 
-    def push(self, text: str) -> list[Delta]:
-        """What became certain with `text`."""
-        return self._deltas(*self._splitter.push(text), last=False)
+    def push(self, text: str, num_tokens: int = 0) -> list[Delta]:
+        """What became certain with `text`, which `num_tokens` tokens made."""
+        thought = self._splitter.thinking
+        deltas = self._deltas(*self._splitter.push(text), last=False)
+        self.reasoning_tokens += num_tokens if thought or self._splitter.thinking else 0
+        return deltas
 
     def finish(self) -> list[Delta]:
         """The rest."""
@@ -34,7 +37,6 @@ class AnswerReader:
         return "tool_calls" if calls and reason == "stop" else reason
 
     def _deltas(self, reasoning: str, answer: str, *, last: bool) -> list[Delta]:
-        self.reasoning += reasoning
         deltas: list[Delta] = [{"reasoning_content": reasoning}] if reasoning else []
         return deltas + [_delta(piece) for piece in self._pieces(answer, last)]
 

@@ -10,10 +10,10 @@ from fastapi import Request, Response
 
 from localspec.llm import LLM
 from localspec.request import Chunk, Completion
-from localspec.server.faults import as_api_error
+from localspec.server.faults import ApiError, as_api_error
 from localspec.server.job import Start
 from localspec.server.options import field_names, wants_stream
-from localspec.server.replies import DONE, EventStream, Json, event
+from localspec.server.replies import EventStream, Json, event
 from localspec.server.schemas import Sampling
 from localspec.server.service import Service
 from localspec.server.watched import Watched
@@ -40,6 +40,15 @@ class Form(Protocol):
 
     def closing(self) -> list[Payload]:
         """Events after all answers."""
+        ...
+
+    def failure(self, error: ApiError) -> Payload:
+        """The event for an error after the first chunk, which ends the stream."""
+        ...
+
+    @property
+    def done(self) -> str:
+        """What ends a stream."""
         ...
 
     def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
@@ -93,7 +102,7 @@ async def _collect(service: Service, watched: Watched) -> dict[int, list[Chunk]]
 async def _events(
     service: Service, form: Form, watched: Watched, first: tuple[int, Chunk]
 ) -> AsyncIterator[str]:
-    """An error after the first chunk is an event of its own, and no [DONE] follows."""
+    """An error after the first chunk is an event of its own, and nothing follows."""
     opened: set[int] = set()
     try:
         async with watched:
@@ -105,9 +114,9 @@ async def _events(
                     yield event(payload)
             for payload in form.closing():
                 yield event(payload)
-            yield DONE
+            yield form.done
     except Exception as error:
-        yield event(as_api_error(error).body())
+        yield event(form.failure(as_api_error(error)))
 
 
 async def _with_first(

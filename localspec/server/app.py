@@ -19,6 +19,7 @@ from localspec.server.describe import describe
 from localspec.server.faults import ApiError, as_api_error
 from localspec.server.guard import Guard
 from localspec.server.replies import refusal
+from localspec.server.responses import response_routes
 from localspec.server.routes import answering_routes
 from localspec.server.service import Service
 from localspec.server.settings import Settings
@@ -50,7 +51,12 @@ def create_app(load: Callable[[], LLM], settings: Settings, failed: Failed = lam
         docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip
     app.state.service = service
-    for router in (answering_routes(service), about_routes(service), token_routes(service)):
+    for router in (
+        answering_routes(service),
+        response_routes(service),
+        about_routes(service),
+        token_routes(service),
+    ):
         app.include_router(router)
     _handle_errors(app)
     describe(app)

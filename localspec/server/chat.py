@@ -9,11 +9,13 @@ from typing import Any
 
 from localspec.llm import LLM
 from localspec.request import Chunk, Completion
+from localspec.server.faults import ApiError
 from localspec.server.job import Start
 from localspec.server.logprobs import chat_logprobs
 from localspec.server.options import choice_options, choices, wants_usage
 from localspec.server.plan import Plan, chat_plan
 from localspec.server.reader import merged
+from localspec.server.replies import DONE
 from localspec.server.schemas import ChatRequest
 from localspec.server.settings import Settings
 from localspec.server.usage import timings, usage
@@ -23,6 +25,8 @@ Payload = dict[str, Any]
 
 class ChatForm:
     """Chat completions and their chunks."""
+
+    done = DONE
 
     def __init__(self, body: ChatRequest, llm: LLM, settings: Settings) -> None:
         self._body = body
@@ -50,7 +54,7 @@ class ChatForm:
     def events(self, index: int, chunk: Chunk) -> list[Payload]:
         """The deltas; with the last ones the reason for the end."""
         reader = self._readers[index]
-        deltas = reader.push(chunk.text)
+        deltas = reader.push(chunk.text, len(chunk.tokens))
         payloads = [self._chunk(index, delta) for delta in deltas]
         if chunk.logprobs:
             payloads = payloads or [self._chunk(index, {"content": ""})]
@@ -74,9 +78,13 @@ class ChatForm:
                 **self._head,
                 "object": "chat.completion.chunk",
                 "choices": [],
-                "usage": usage([self._completions]),
+                "usage": self._usage(),
             }
         ]
+
+    def failure(self, error: ApiError) -> Payload:
+        """OpenAI's error object."""
+        return error.body()
 
     def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
         """A chat completion."""
@@ -87,13 +95,18 @@ class ChatForm:
             **self._head,
             "object": "chat.completion",
             "choices": [self._choice(index, chunks[index]) for index in sorted(chunks)],
-            "usage": usage([self._completions]),
+            "usage": self._usage(),
             "timings": timings([completion.stats for completion in self._completions]),
         }
 
+    def _usage(self) -> Payload:
+        return usage([self._completions], sum(reader.reasoning_tokens for reader in self._readers))
+
     def _choice(self, index: int, chunks: list[Chunk]) -> Payload:
         reader = self._readers[index]
-        deltas = [delta for chunk in chunks for delta in reader.push(chunk.text)] + reader.finish()
+        deltas = [
+            delta for chunk in chunks for delta in reader.push(chunk.text, len(chunk.tokens))
+        ] + reader.finish()
         completion = chunks[-1].completion
         assert completion is not None, "the last chunk carries the completion"
         logprobs = completion.logprobs

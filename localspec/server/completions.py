@@ -9,10 +9,11 @@ from typing import Any
 
 from localspec.llm import LLM
 from localspec.request import Chunk, Completion
-from localspec.server.faults import bad_request
+from localspec.server.faults import ApiError, bad_request
 from localspec.server.job import Start
 from localspec.server.logprobs import completion_logprobs
 from localspec.server.options import answer_options, choice_options, choices, wants_usage
+from localspec.server.replies import DONE
 from localspec.server.schemas import CompletionRequest
 from localspec.server.settings import Settings
 from localspec.server.usage import timings, usage
@@ -23,6 +24,8 @@ MOST_PROMPTS = 128
 
 class CompletionForm:
     """Text completions and their chunks. Choice `p * n + i` is answer i to prompt p."""
+
+    done = DONE
 
     def __init__(self, body: CompletionRequest, llm: LLM, settings: Settings) -> None:
         _refuse_unsupported(body)
@@ -77,6 +80,10 @@ class CompletionForm:
     def closing(self) -> list[Payload]:
         """The usage, where it is asked for."""
         return [{**self._head, "choices": [], "usage": self._usage()}] if wants_usage(self._body) else []
+
+    def failure(self, error: ApiError) -> Payload:
+        """OpenAI's error object."""
+        return error.body()
 
     def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
         """A text completion."""

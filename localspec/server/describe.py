@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from localspec.server.response_schemas import ResponseRequest
 from localspec.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -23,7 +24,9 @@ _STATUSES = {
     503: "The model is being loaded, or the server is stopping.",
     504: "The deadline has passed.",
 }
-BODIES: list[type[BaseModel]] = [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
+BODIES: list[type[BaseModel]] = [
+    ChatRequest, CompletionRequest, ResponseRequest, TokenizeRequest, DetokenizeRequest,
+]  # fmt: skip
 
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:

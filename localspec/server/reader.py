@@ -12,10 +12,13 @@ class Reader(Protocol):
     """Takes one answer's text as it comes and says what the client sees of it.
 
     A delta is OpenAI's: `content`, `reasoning_content` or `tool_calls` (a list with `index` in each).
+    reasoning_tokens: how many tokens were thoughts.
     """
 
-    def push(self, text: str) -> list[Delta]:
-        """What became certain with `text`."""
+    reasoning_tokens: int
+
+    def push(self, text: str, num_tokens: int = 0) -> list[Delta]:
+        """What became certain with `text`, which `num_tokens` tokens made."""
         ...
 
     def finish(self) -> list[Delta]:
@@ -25,22 +28,6 @@ class Reader(Protocol):
     def finish_reason(self, reason: str) -> str:
         """`reason`, or `tool_calls` where the answer calls tools."""
         ...
-
-
-class PlainReader:
-    """All text is content."""
-
-    def push(self, text: str) -> list[Delta]:
-        """The text."""
-        return [{"content": text}] if text else []
-
-    def finish(self) -> list[Delta]:
-        """Nothing was held back."""
-        return []
-
-    def finish_reason(self, reason: str) -> str:
-        """As it is."""
-        return reason
 
 
 def merged(deltas: Iterable[Delta]) -> Delta:

@@ -30,8 +30,9 @@ def refusal(error: ApiError) -> Json:
 
 
 def event(data: dict[str, Any]) -> str:
-    """One server-sent event."""
-    return f"data: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n"
+    """One server-sent event, with its type as a line of its own where the data has one."""
+    name = f"event: {data['type']}\n" if "type" in data else ""
+    return f"{name}data: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n"
 
 
 class EventStream(Response):

@@ -29,6 +29,10 @@ class OutputItems:
             return self._text("message", delta["content"])
         return [event for call in delta.get("tool_calls", ()) for event in self._call_piece(call)]
 
+    def empty(self) -> list[Event]:
+        """Events for an answer without text."""
+        return self._open_text("message")
+
     def finish(self, status: str = "completed") -> list[Event]:
         """Events for the end of the last item. status: of that item, `completed` or `incomplete`."""
         if not self._kind:

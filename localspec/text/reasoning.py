@@ -55,13 +55,13 @@ class ReasoningSplitter:
     """Parts a stream of text, however it is cut, into thoughts and answer.
 
     Thoughts stand at the beginning only: a tag later on is text like any other. Blanks around the tags belong to
-    neither side. Without `tags` everything is answer.
+    neither side. Without `tags` everything is answer. thinking: whether what comes next is a thought.
     """
 
     def __init__(self, tags: ReasoningTags | None) -> None:
         self._tags = tags
         self._held = ""
-        self._thinking = bool(tags and tags.opened)
+        self.thinking = bool(tags and tags.opened)
         self._begun = False  # something of the side we are on was given out
         self._may_open = tags is not None
 
@@ -72,13 +72,13 @@ class ReasoningSplitter:
         self._held += text
         if self._may_open and not self._read_opening(self._tags.opening):
             return "", ""
-        thoughts = self._read_thoughts(self._tags.closing) if self._thinking else ""
-        return thoughts, "" if self._thinking else self._read_answer()
+        thoughts = self._read_thoughts(self._tags.closing) if self.thinking else ""
+        return thoughts, "" if self.thinking else self._read_answer()
 
     def finish(self) -> tuple[str, str]:
         """What was held back, when no more comes."""
         rest, self._held = self._held, ""
-        if not self._thinking:
+        if not self.thinking:
             return "", rest
         rest = rest.rstrip()
         return rest if self._begun else rest.lstrip(), ""
@@ -90,8 +90,8 @@ class ReasoningSplitter:
             return False
         self._may_open = False
         if start.startswith(opening):
-            self._held, self._thinking = start[len(opening) :], True
-        elif not self._thinking:
+            self._held, self.thinking = start[len(opening) :], True
+        elif not self.thinking:
             self._begun = True  # an answer without thoughts is given out as it came
         return True
 
@@ -102,7 +102,7 @@ class ReasoningSplitter:
         shown = thoughts.rstrip() if closed else thoughts[: _certain(thoughts, closing)]
         self._held = behind if closed else thoughts[len(shown) :]
         self._begun = not closed and (self._begun or bool(shown))
-        self._thinking = not closed
+        self.thinking = not closed
         return shown
 
     def _read_answer(self) -> str:
