@@ -207,8 +207,9 @@ def test_the_description_names_every_endpoint_and_its_body(server):
 
 
 def test_a_port_in_use_is_said_before_anything_is_loaded():
-    with tcp_socket("127.0.0.1", 0) as taken, pytest.raises(InvalidRequest, match="cannot listen"):
-        with tcp_socket("127.0.0.1", taken.getsockname()[1]):
+    with tcp_socket("127.0.0.1", 0) as taken:
+        again = tcp_socket("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(InvalidRequest, match="cannot listen"), again:
             pass
     with pytest.raises(InvalidRequest, match="cannot listen"), tcp_socket("no such host", 1):
         pass
