@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def process(*arguments, **env):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_the_answer_finish(model, number, code):
-    with process(*model) as (running, url, lines):
+    with process(*model, "--grace", "100") as (running, url, lines):
         assert any("my-model.gguf" in line for line in lines)
         with httpx.stream(
             "POST",
@@ -73,8 +72,7 @@ def test_a_signal_lets_the_answer_finish(model, number, code):
 
 
 def test_a_second_signal_ends_it_at_once(model):
-    with process(*model, "-n", "4000") as (running, url, _):
-        failed = threading.Event()
+    with process(*model, "-n", "4000", "--grace", "100") as (running, url, _):
         with httpx.stream(
             "POST", url + CHAT, json={"messages": QUESTION, "stream": True}, timeout=SECONDS
         ) as answer:
@@ -83,7 +81,6 @@ def test_a_second_signal_ends_it_at_once(model):
             running.send_signal(signal.SIGTERM)
             running.send_signal(signal.SIGINT)
             text = "".join(pieces)
-            failed.set()
         assert running.wait(SECONDS) in (130, 143)
         assert text.endswith("[DONE]\n\n") or "stopping" in text
 
@@ -111,6 +108,7 @@ def run(*arguments, **env):
         (["--port", "70000"], "--port"),
         (["--queue", "-1"], "--queue"),
         (["--timeout", "0"], "--timeout"),
+        (["--grace", "-1"], "--grace"),
         (["--api-key", " "], "empty"),
         (["--alias", ""], "--alias"),
         (["--temp", "-3"], "temperature"),

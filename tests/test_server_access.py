@@ -53,7 +53,10 @@ def error(answer):
     return answer.json()["error"]
 
 
-@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic s3cret", "s3crét".encode()])
+@pytest.mark.parametrize(
+    "given",
+    [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3crét".encode(), "Bearer s3crét".encode("latin-1")],
+)
 def test_without_the_key_nothing_is_answered(locked, given):
     headers = {} if given is None else {"Authorization": given}
     for answer in (

@@ -185,12 +185,11 @@ def test_the_deadline_is_a_504_before_the_first_chunk(file, gate):
             assert answer.status_code == 504
             assert answer.json()["error"]["code"] == "timeout"
         gate.open()
-        wait_until(lambda: server.service.busy == 0)
-        assert server.post(CHAT, body()).status_code == 200
+        wait_until(lambda: server.post(CHAT, body()).status_code == 200)
 
 
 def test_the_deadline_after_the_first_chunk_is_an_event(file, gate):
-    settings = {"timeout": 0.5, "answering": {"logits_processors": [gate]}}
+    settings = {"timeout": 5.0, "answering": {"logits_processors": [gate]}}
     with running(lambda: load(file), **settings) as server, ready(server).client() as client:
         stream = client.chat.completions.create(
             model="tiny", messages=QUESTION, max_tokens=4000, stream=True, logprobs=True

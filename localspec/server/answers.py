@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
@@ -57,7 +58,9 @@ async def respond(
     try:
         form = await watched.start(prepare)
         if not stream:
-            return Json(form.whole(await _collect(service, watched)))
+            chunks = await _collect(service, watched)
+            # The log-probabilities of a long answer take longer to write than /health may wait.
+            return Json(await asyncio.to_thread(form.whole, chunks))
         response = EventStream(_events(service, form, watched, await anext(watched)))
         handed_over = True
         return response
