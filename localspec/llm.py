@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack, cast
@@ -248,19 +249,28 @@ class LLM:
     def tokenize(self, prompt: str | Sequence[int] | Messages) -> list[int]:
         """Token ids of a prompt as `generate` takes it; ids stay as they are. Raises what `chat` and `stream` raise."""
         given = text_or_items(prompt)
-        with self._turns.using():
+        with self.using() as engine:
             if isinstance(given, str):
-                return text_prompt(self.engine.target.model, given)
+                return text_prompt(engine.target.model, given)
             if any(isinstance(item, Mapping) for item in given):
-                return render_prompt(self.engine.target.model, self.engine.template, given)
-            return checked_prompt(given, self.engine.target.n_vocab, len(given))
+                return render_prompt(engine.target.model, engine.template, given)
+            return checked_prompt(given, engine.target.n_vocab, sys.maxsize)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included. Raises `InvalidRequest` for what is no id."""
+        return self.token_bytes(ids).decode("utf-8", "replace")
+
+    def token_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes of token ids, control tokens included: parts of characters stay parts. Raises `InvalidRequest`."""
+        with self.using() as engine:
+            known = checked_prompt(ids, engine.target.n_vocab, sys.maxsize) if len(ids) else []
+            return b"".join(engine.target.model.piece(token, special=True) for token in known)
+
+    @contextmanager
+    def using(self) -> Iterator[Engine]:
+        """Both models for short use beside a running answer, such as tokenizing: not freed inside the block."""
         with self._turns.using():
-            model, n_vocab = self.engine.target.model, self.engine.target.n_vocab
-            known = checked_prompt(ids, n_vocab, sys.maxsize) if len(ids) else []
-            return b"".join(model.piece(token, special=True) for token in known).decode("utf-8", "replace")
+            yield self.engine
 
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`."""
