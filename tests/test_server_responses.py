@@ -300,7 +300,7 @@ def test_a_real_engine(tmp_path_factory):
     """The answer of a chat, in another form; a prompt that is too long is refused before the stream."""
     path = write_llama(tmp_path_factory.mktemp("responses") / "tiny.gguf", seed=1)
     with (
-        running(lambda: LLM.from_files(path, n_ctx=256, draft_tokens=3)) as server,
+        running(lambda: LLM.from_files(path, n_ctx=256, threads=1, draft_tokens=3)) as server,
         ready(server).client() as client,
     ):
         message = {"role": "user", "content": "hello there"}

@@ -298,7 +298,7 @@ def tiny(tmp_path_factory):
         tmp_path_factory.mktemp("tools") / "tiny.gguf", seed=1, template=QWEN, n_ctx_train=2048, ends=True
     )
     with (
-        running(lambda: LLM.from_files(path, n_ctx=2048, draft_tokens=3)) as server,
+        running(lambda: LLM.from_files(path, n_ctx=2048, threads=1, draft_tokens=3)) as server,
         ready(server).client() as client,
     ):
         yield client
