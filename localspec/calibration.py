@@ -88,6 +88,18 @@ def _machine() -> list[object]:
     return [platform.node(), platform.machine(), platform.processor(), os.cpu_count()]
 
 
+def calibrated_files(home: Path) -> set[tuple[str, int]]:
+    """Name and bytes of each model file whose costs were measured on this machine, under whatever settings."""
+    found = set()
+    for path in (home / "calibration").glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            facts = data["facts"]
+            if data["format"] == FORMAT and facts["machine"] == _machine():
+                found.add((str(facts["file"]), int(facts["bytes"])))
+    return found
+
+
 def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> float | None:
     """Plain decoding's speed in strict mode as a share of its usual speed here; None where that was never measured.
 

@@ -22,14 +22,23 @@ from localspec.errors import LocalspecError
 COMMANDS = {
     "chat": "localspec.cli.chat:chat",
     "pull": "localspec.cli.models:pull",
-    "list": "localspec.cli.models:list_pairs",
-    "rm": "localspec.cli.models:remove",
+    "list": "localspec.cli.listing:list_pairs",
+    "show": "localspec.cli.show:show",
+    "rm": "localspec.cli.remove:remove",
+    "verify": "localspec.cli.verify:verify",
+    "prune": "localspec.cli.prune:prune",
+    "add": "localspec.cli.add:add",
+    "import": "localspec.cli.importing:import_files",
+    "export": "localspec.cli.export:export",
     "check": "localspec.cli.check:check",
     "draft": "localspec.cli.draft:draft",
     "bench": "localspec.cli.bench:bench",
     "acceptance": "localspec.cli.acceptance:acceptance",
+    "audit": "localspec.cli.audit:audit",
     "estimate": "localspec.cli.estimate:estimate",
     "calibrate": "localspec.cli.calibrate:calibrate",
+    "suggest": "localspec.cli.suggest:suggest",
+    "doctor": "localspec.cli.doctor:doctor",
 }
 INTERRUPTED = 130
 TERMINATED = 143

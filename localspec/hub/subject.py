@@ -25,16 +25,17 @@ def models_named(
     looked at on its hub, without the weights. Raises ModelFileError for no usable model, and other LocalspecErrors.
     """
     store = store or Store()
-    named = _pair_named(target) if draft is None else None
+    named = pair_named(target) if draft is None else None
     if named is None:
-        ours = _model(target, offline, store)
-        return ours, None if draft is None else _model(draft, offline, store)
+        ours = model_named(target, offline, store)
+        return ours, None if draft is None else model_named(draft, offline, store)
     ours, *theirs = [_of_pair(named, file, offline, store) for file in named.files]
     return ours, theirs[0] if theirs else None
 
 
-def _model(text: str, offline: bool, store: Store) -> Metadata:
-    named = _pair_named(text)
+def model_named(text: str, offline: bool, store: Store) -> Metadata:
+    """The facts of one model, as `models_named` finds them; of a pair, those of its target."""
+    named = pair_named(text)
     if named is not None:
         return _of_pair(named, named.target, offline, store)
     if not Path(text).exists() and _is_reference(text):
@@ -42,7 +43,7 @@ def _model(text: str, offline: bool, store: Store) -> Metadata:
     return read_metadata(Path(text))
 
 
-def _pair_named(text: str) -> Pair | None:
+def pair_named(text: str) -> Pair | None:
     """The pair of that name, or None for a path or a hub's model. Raises UnknownPair for what can be neither."""
     if text.lower().endswith(".gguf") or "/" in text or "\\" in text:
         return None
