@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from localspec.engine import Engine, EngineOptions
 from localspec.errors import SourceUnreachable, UnknownPair
 from localspec.hub import subject
 from localspec.hub.catalogue import HubSource, ModelFile, Pair
+from localspec.hub.reference import Reference
 from localspec.hub.store import Store
 from localspec.llama.metadata import read_metadata
 from localspec.measure import prospect
@@ -196,8 +196,7 @@ def test_a_pair_that_is_not_here_is_looked_at_on_its_hub(
         asked.append(file.file)
         return read_metadata(files[1])
 
-    hub = SimpleNamespace(read_remote_metadata=read_remote_metadata)
-    monkeypatch.setattr(subject, "_hub", lambda _module, _what: hub)
+    monkeypatch.setattr(subject, "read_remote_metadata", read_remote_metadata)
     assert of("tiny", "-c", "64")["verdict"] == "fits"
     assert asked == ["draft.gguf"]
     offline = run("tiny", "--offline")
@@ -210,26 +209,25 @@ def test_a_pair_that_no_hub_has_must_be_here(monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 1 and "localspec pull tiny" in result.stderr
 
 
-def test_a_model_of_a_hub(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_a_hub(store: Store, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
+    here = stored(store, files[1])
 
-    def resolve(reference: str, *, offline: bool, home: Path) -> ModelFile:
-        asked.append((reference, offline))
-        if reference == "org/gone:Q4_0":
+    def resolve(reference: Reference, *, offline: bool, home: Path) -> ModelFile:
+        asked.append((str(reference), offline))
+        if reference.repo == "org/gone":
             raise SourceUnreachable("The hub does not answer.", "Try again later.")
-        return ModelFile("far.gguf", 9, "0" * 64, ())
+        return here if reference.choice == "Q4_0" else ModelFile("far.gguf", 9, "0" * 64, ())
 
-    hub = SimpleNamespace(
-        parse_reference=lambda text: text if ":" in text else None,
-        resolve=resolve,
-        read_remote_metadata=lambda _file: read_metadata(files[0]),
-    )
-    monkeypatch.setattr(subject, "_hub", lambda _module, _what: hub)
-    assert of("org/repo:Q4_K_M", files[1], "-c", "64")["fits"]
-    assert asked == [("org/repo:Q4_K_M", False)]
+    monkeypatch.setattr(subject, "resolve", resolve)
+    monkeypatch.setattr(subject, "read_remote_metadata", lambda _file: read_metadata(files[0]))
+    assert of("org/repo:q4_k_m", "org/repo:Q4_0", "-c", "64")["draft"].endswith("/draft.gguf")
+    assert asked == [("org/repo:Q4_K_M", False), ("org/repo:Q4_0", False)]
     gone = run(files[0], "org/gone:Q4_0", "--offline")
     assert gone.exit_code == 1 and "does not answer" in gone.stderr
-    assert asked[1:] == [("org/gone:Q4_0", True)]
+    assert asked[2:] == [("org/gone:Q4_0", True)]
+    pinned = run("org/repo:Q4_K_M", "--offline")
+    assert pinned.exit_code == 1 and "localspec pull org/repo:Q4_K_M" in pinned.stderr
     assert "There is no file" in of("folder/bad.gguf")["sentence"]
 
 

@@ -250,7 +250,7 @@ def test_show_of_a_pair_that_is_here(shelf: Shelf) -> None:
     copy = shelf.prepare_draft(bytes(2000))
     shown = run("show", "tiny", "-c", "100").stdout
     assert all(str(place) in shown for place in places)
-    assert "tiny-draft.gguf can draft for tiny-target.gguf." in shown
+    assert "tiny-draft.gguf can draft for tiny-target.gguf: all 300 ids mean the same to both." in shown
     assert "with -t 2: drafts with q4_0 (original 15.0 ms, q4_0 9.0 ms a token)" in shown
     assert "prepared drafts, 2 kB:" in shown
     facts = json.loads(run("show", "tiny", "-c", "100", "--json").stdout)

@@ -80,21 +80,13 @@ def _memory(held: Holding, models: Sequence[Metadata | None], ctx_size: int) -> 
 
 def _judgement(models: Sequence[Metadata | None]) -> str | None:
     """Whether the draft fits, in a sentence; None where that cannot be told."""
-    from localspec.errors import PairingError
-    from localspec.hub.pairing import check_pair, why_no_draft
+    from localspec.hub.judgement import judge
 
     target, draft = (*models, None)[:2]
     if target is None:
         return None
-    if reason := why_no_draft(target):
-        return f"Nothing can be drafted for {target.path.name}: {reason}."
-    if draft is None:
-        return None
-    try:
-        check_pair(target, draft)
-    except PairingError as error:
-        return error.message
-    return f"{draft.path.name} can draft for {target.path.name}."
+    judgement = judge(target, draft)
+    return judgement.sentence if draft is not None or not judgement.fits else None
 
 
 def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
