@@ -130,8 +130,10 @@ def test_loading_notes_when(shelf: Shelf) -> None:
     assert draft is not None and last_use(draft, shelf.home) == when
 
 
-def test_a_file_that_failed_to_load_was_not_used(shelf: Shelf, tmp_path: Path) -> None:
-    other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
+def test_a_file_that_failed_to_load_was_not_used(shelf: Shelf) -> None:
+    other = write_llama(
+        shelf.elsewhere / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)}
+    )
     with pytest.raises(PairingError):
         LLM.from_files(shelf.originals[0], other, home=shelf.home, draft_tokens=2)
     assert last_use(shelf.originals[0], shelf.home) is None
