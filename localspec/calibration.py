@@ -14,9 +14,11 @@ from pathlib import Path
 
 from localspec.decoding.calibrate import calibrate
 from localspec.decoding.costs import CostTable
-from localspec.engine import Engine
+from localspec.engine import Engine, EngineOptions
 from localspec.hub.store import default_home
+from localspec.llama.backend import physical_cores
 from localspec.llama.context import Context
+from localspec.llama.metadata import Metadata
 
 FORMAT = 2
 Notify = Callable[[str], None]
@@ -113,6 +115,35 @@ def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> floa
             if data["format"] == FORMAT and facts != ours and all(facts[key] == ours[key] for key in same):
                 known.append(CostTable.from_dict(data).time(1))
     return min(known) / costs.target.time(1) if known else None
+
+
+def kept_costs(
+    model: Metadata, options: EngineOptions, home: Path | None, *, verifies: bool
+) -> CostTable | None:
+    """What passes of a model cost, as far as it was measured here under these options; loads nothing.
+
+    verifies: as a target, else as a draft. n_ctx of the options: the context it was measured with. The latest counts.
+    """
+    wanted: dict[str, object] = {
+        "file": model.path.name,
+        "bytes": model.size_bytes,
+        "format": model.file_type,
+        "verifies": verifies,
+        "threads": options.threads or physical_cores(),
+        "repack": options.repack,
+        "cache": [options.cache_type_k, options.cache_type_v],
+        "n_ctx": options.n_ctx,
+        "build": metadata.version("llama-cpp-python"),
+        "machine": _machine(),
+    }
+    found = []
+    for path in ((home or default_home()) / "calibration").glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            facts = data["facts"]
+            if data["format"] == FORMAT and all(facts[key] == value for key, value in wanted.items()):
+                found.append((path.stat().st_mtime_ns, path.name, CostTable.from_dict(data)))
+    return max(found, key=lambda item: item[:2])[2] if found else None
 
 
 def strict_sentence(engine: Engine, home: Path | None, notify: Notify) -> str:

@@ -14,6 +14,7 @@ from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, Mo
 from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
 from localspec.decoding.session import Session
 from localspec.errors import InvalidRequest
+from localspec.hub.conduct import context as context_reach
 from localspec.hub.pairing import check_pair, why_no_draft
 from localspec.llama.backend import supports_gpu
 from localspec.llama.cancel import CancelFlag
@@ -98,7 +99,9 @@ class Engine:
         if self.no_draft_reason:
             draft_metadata = None
         if draft_metadata is not None:
-            check_pair(target_metadata, draft_metadata)
+            judgement = check_pair(target_metadata, draft_metadata)
+            reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
+            self.warnings += [reason.sentence for reason in reservations]
         self.cancel = CancelFlag()
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
@@ -117,7 +120,7 @@ class Engine:
         n_ctx = self._target_n_ctx(target)
         self.target, widths = self._open_target(target, n_ctx, loaded)
         self.draft = (
-            self._open(draft, self._draft_n_ctx(draft, n_ctx), self._draft_gpu_layers, 1, loaded)
+            self._open(draft, self._draft_n_ctx(target, draft, n_ctx), self._draft_gpu_layers, 1, loaded)
             if draft
             else None
         )
@@ -178,14 +181,12 @@ class Engine:
         self.warnings.append(f"The context is {trained} tokens: {target.path.name} was trained for no more.")
         return trained
 
-    def _draft_n_ctx(self, draft: Metadata, n_ctx: int) -> int:
+    def _draft_n_ctx(self, target: Metadata, draft: Metadata, n_ctx: int) -> int:
         """Never more than the target has: what lies beyond is not drafted for."""
         trained = draft.n_ctx_train
         if not 0 < trained < n_ctx:
             return n_ctx
-        self.warnings.append(
-            f"{draft.path.name} drafts only within the first {trained} tokens: it was trained for no more."
-        )
+        self.warnings.append(context_reach(target, draft, n_ctx).sentence)
         return trained
 
     def _warn_about_gpu(self) -> None:

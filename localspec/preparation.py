@@ -58,7 +58,7 @@ def load_engine(
 
     A copy that cannot be loaded is removed with its trials, and the draft itself is used.
     """
-    copy = _chosen_copy(draft, options, home)
+    copy = chosen_copy(draft, options, home)
     if copy is None or draft is None:
         return Engine(target, draft, options, home, notify)
     try:
@@ -200,8 +200,8 @@ def _source(draft: Path) -> Source:
         ) from error
 
 
-def _chosen_copy(draft: StrPath | None, options: EngineOptions, home: Path | None) -> Path | None:
-    """Milliseconds; makes nothing."""
+def chosen_copy(draft: StrPath | None, options: EngineOptions, home: Path | None) -> Path | None:
+    """The copy of `draft` that will be used, if one was made and won. Milliseconds; makes nothing."""
     if draft is None or not _wanted(options):
         return None
     drafts = _drafts(home)

@@ -95,11 +95,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.resolve()
 
     def do_GET(self) -> None:
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)", unquote(urlsplit(self.path).path))
+        match = re.fullmatch(
+            r"/api/models/([^/]+/[^/]+)(?:/revision/(\w+))?", unquote(urlsplit(self.path).path)
+        )
         if match is None:
             self.resolve()
         else:
-            self.info(match[1])
+            self.info(match[1], match[2] or self.hub.commit)
 
     def refused(self, fault: str | None) -> bool:
         """Misbehaves if it should, and says whether it did."""
@@ -113,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.reply(*ERRORS[fault])
         return fault is not None
 
-    def info(self, repo: str) -> None:
+    def info(self, repo: str, commit: str) -> None:
         hub = self.hub
         hub.asked_for.append(self.path)
         odd = {"no-json": b"[]", "no-sha": b'{"id": "a/b"}'}.get(hub.info_fault or "")
@@ -126,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert files is not None
         answer = {
             "id": repo,
-            "sha": hub.commit,
+            "sha": commit,
             "tags": ["gguf", "license:apache-2.0"],
             "siblings": [self.described(path, body) for path, body in files.items()],
         }

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 
 import pytest
 

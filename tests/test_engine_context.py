@@ -25,7 +25,7 @@ def opened(folder: Path, target: int, draft: int, n_ctx: int = 256) -> tuple[lis
         engine.close()
 
 
-DRAFT = "draft.gguf drafts only within the first 64 tokens: it was trained for no more."
+DRAFT = "The draft proposes only within the first 64 tokens: it was trained for no more."
 TARGET = "The context is 128 tokens: target.gguf was trained for no more."
 
 

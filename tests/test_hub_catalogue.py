@@ -9,10 +9,12 @@ import pytest
 
 from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.hub import catalogue
-from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, WheelSource, pair, pairs
+from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair, pairs
 from localspec.hub.pairfile import read_pair
 
-GOOD = (Path(__file__).parents[1] / "models" / f"{DEFAULT_PAIR}.toml").read_text(encoding="utf-8")
+MODELS = Path(__file__).parents[1] / "models"
+GOOD = (MODELS / f"{DEFAULT_PAIR}.toml").read_text(encoding="utf-8")
+NAMES = [DEFAULT_PAIR, *sorted({file.stem for file in MODELS.glob("*.toml")} - {DEFAULT_PAIR})]
 PATH = f"models/{DEFAULT_PAIR}.toml"
 
 
@@ -48,7 +50,28 @@ def test_the_small_pair_has_no_draft() -> None:
 
 
 def test_all_pairs_default_first() -> None:
-    assert [found.name for found in pairs()] == [DEFAULT_PAIR, "smollm2-135m"]
+    assert [found.name for found in pairs()] == NAMES
+
+
+def test_what_pairs_share_is_one_file() -> None:
+    """A file that stands in several pairs is pinned in the same way in each, and fetched once."""
+    by_name: dict[str, set[ModelFile]] = {}
+    for found in pairs():
+        for file in found.files:
+            by_name.setdefault(file.file, set()).add(file)
+    assert {name: len(files) for name, files in by_name.items() if len(files) > 1} == {}
+    assert len({file.sha256 for files in by_name.values() for file in files}) == len(by_name)
+
+
+def test_a_draft_is_much_smaller_than_its_target() -> None:
+    assert [p.name for p in pairs() if p.draft and p.draft.bytes > p.target.bytes / 2] == []
+
+
+def test_every_figure_names_its_source_of_truth() -> None:
+    """The first two pairs were fetched and hashed by the project itself; the others say where they come from."""
+    own = {DEFAULT_PAIR, "smollm2-135m"}
+    told = [name for name in NAMES if "# Source of truth: " in (MODELS / f"{name}.toml").read_text("utf-8")]
+    assert told == [name for name in NAMES if name not in own]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +82,7 @@ def test_an_unknown_name_gets_the_known_ones(name: str, hint: str) -> None:
         pair(name)
     assert repr(name) in caught.value.message
     assert hint in caught.value.remedy
-    assert caught.value.known == [DEFAULT_PAIR, "smollm2-135m"]
+    assert caught.value.known == NAMES
 
 
 @pytest.mark.parametrize(

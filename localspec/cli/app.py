@@ -30,12 +30,15 @@ COMMANDS = {
     "add": "localspec.cli.add:add",
     "import": "localspec.cli.importing:import_files",
     "export": "localspec.cli.export:export",
+    "check": "localspec.cli.check:check",
     "draft": "localspec.cli.draft:draft",
     "bench": "localspec.cli.bench:bench",
     "acceptance": "localspec.cli.acceptance:acceptance",
     "audit": "localspec.cli.audit:audit",
     "estimate": "localspec.cli.estimate:estimate",
     "calibrate": "localspec.cli.calibrate:calibrate",
+    "suggest": "localspec.cli.suggest:suggest",
+    "doctor": "localspec.cli.doctor:doctor",
 }
 INTERRUPTED = 130
 TERMINATED = 143

@@ -22,6 +22,8 @@ from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
 
 PARTS = ("classes", "greedy", "sampled", "seed")
+SCENARIOS = ("code", "creative", "summary")
+"""Audited unless others are asked for: easy to draft for, hard, and with a long prompt."""
 Figures = Mapping[str, Any]
 
 
@@ -47,18 +49,18 @@ class Parts(click.ParamType):  # type: ignore[type-arg]
 @loading_options
 @click.option("--only", type=Parts(), default=PARTS, help="Parts to check, with commas.  [default: all]")
 @click.option(
-    "-n", "--max-tokens", "num_tokens", type=click.IntRange(min=1), default=32, show_default=True,
+    "-n", "--max-tokens", "num_tokens", type=click.IntRange(min=1), default=24, show_default=True,
     help="Longest answer, in tokens.",
 )  # fmt: skip
 @click.option(
-    "--runs", type=click.IntRange(min=100), default=2000, show_default=True,
+    "--runs", type=click.IntRange(min=100), default=1000, show_default=True,
     help="Runs of each test of the sampled distribution: more see smaller faults.",
 )  # fmt: skip
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1, show_default=True, help="Prompts of a scenario."
 )
 @click.option("--scenario", "scenarios", multiple=True, metavar="NAME",
-              help="Only this kind of text (repeatable).")  # fmt: skip
+              help="Kind of text (repeatable).  [default: code, creative, summary]")  # fmt: skip
 @click.option(
     "--prompts", metavar="FILE", type=click.Path(path_type=Path),
     help="JSONL file with prompts of your own, as for `localspec bench`.",
@@ -95,6 +97,8 @@ def audit(
     options.check()
     from localspec.measure.prompts import builtin_prompts, choose, read_prompts
 
+    if prompts is None and not scenarios:
+        scenarios = SCENARIOS
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
     with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
         from localspec.measure.audit import Audit, AuditOptions, audit_report

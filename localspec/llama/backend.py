@@ -64,13 +64,17 @@ def _check_version() -> None:
         version = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError as error:
         raise BackendError("llama-cpp-python is not installed.", f"Install it: {_install()}") from error
-    numbers = _numbers(version)
-    if not _numbers(TESTED[0]) <= numbers < _numbers(TESTED[1]):
+    if not is_tested(version):
         raise BackendError(
             f"llama-cpp-python {version} is installed; localspec is tested with {TESTED[0]} up to below {TESTED[1]}.",
             f"Install a tested version: {_install()}",
             version=version,
         )
+
+
+def is_tested(version: str) -> bool:
+    """Whether that version of llama-cpp-python is in the tested range."""
+    return _numbers(TESTED[0]) <= _numbers(version) < _numbers(TESTED[1])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -24,6 +24,9 @@ LONGEST_SCHEMA = 1_000_000
 WHITESPACE = r" |\r?\n[ \t]{0,100}"
 """Between the parts of JSON: a space or a new line with its indentation. Endless space would never fail, and a model
 that has begun with it may not stop."""
+MOST_ITEMS = 2_000_000
+"""Steps of the parser for one mask, a fraction of a second; the library's own limit, a fortieth of it, is too low for
+words of a large vocabulary read character by character."""
 OPTIONS = "x-guidance"
 DEFAULTS = {"whitespace_pattern": WHITESPACE, "json_allow_general_unicode_escapes": True}
 MOST_LEXER_STATES = 50_000
@@ -84,7 +87,7 @@ def _matcher(table: TokenTable, form: str) -> LLMatcher:
 def _limits() -> LLParserLimits:
     from llguidance import LLParserLimits
 
-    return LLParserLimits(max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
+    return LLParserLimits(step_max_items=MOST_ITEMS, max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
 
 
 def forms_of_grammar(grammar: object) -> list[str]:

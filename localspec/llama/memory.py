@@ -14,7 +14,9 @@ _BYTES = {
 
 
 def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
-    """Bytes the KV cache of `options` takes; 0 where the file does not give its shape."""
+    """Bytes the KV cache of `options` takes; 0 for a recurrent model, which holds a small state instead."""
+    if metadata.is_recurrent:
+        return 0
 
     def number(name: str, default: int = 0) -> int:
         value = metadata.key_values.get(f"{metadata.architecture}.{name}", default)

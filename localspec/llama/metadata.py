@@ -21,7 +21,7 @@ from localspec.llama.gguf_reader import GGUFHeader, Scalar, parse_header, read_h
 from localspec.llama.gguf_tensors import GGUFFault
 from localspec.llama.limits import check_limits
 from localspec.llama.split import check_part, check_tensor_count, count_of, further_parts, missing_part
-from localspec.llama.tokenizer_facts import TokenizerFacts, special_texts, tokenizer_facts
+from localspec.llama.tokenizer_facts import TokenizerFacts, eog_ids, special_texts, tokenizer_facts
 
 _TOKENS, _TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _WANTED = frozenset({_TOKENS, _TOKEN_TYPES})
@@ -69,6 +69,11 @@ class Metadata:
     def special_texts(self) -> frozenset[str]:
         """Texts that would become a control token in a prompt whose special tokens are parsed."""
         return special_texts(self.tokens, self.token_types)
+
+    @cached_property
+    def eog_ids(self) -> frozenset[int]:
+        """Every id that ends a generation, as llama.cpp finds them."""
+        return eog_ids(self.key_values, self.tokens, self.eos_id)
 
 
 def read_metadata(path: Path) -> Metadata:

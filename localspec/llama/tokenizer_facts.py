@@ -65,6 +65,40 @@ _CONTROL_BY_NAME = frozenset(
 )
 """What llama.cpp takes for a control token by its text alone, and what opens a turn."""
 
+_ENDS_BY_NAME = frozenset(
+    {
+        b"</s>",
+        b"<EOT>",
+        b"<end_of_turn>",
+        b"<end_of_utterance>",
+        b"<eos>",
+        b"<turn|>",
+        b"<|calls|>",
+        b"<|call|>",
+        b"<|end_of_text|>",
+        b"<|endoftext|>",
+        b"<|end|>",
+        b"<|eom_id|>",
+        b"<|eot_id|>",
+        b"<|flush|>",
+        b"<|im_end|>",
+        b"<|return|>",
+        b"<|tool_response>",
+        "<｜end▁of▁sentence｜>".encode(),
+        b"[EOS]",
+        b"[EOT]",
+        b"[e~[",
+        b"_<EOT>",
+    }
+)
+"""What llama.cpp takes for an end of generation by its text alone."""
+_INFILL_ENDS = {
+    "fim_pad": (b"<|fim_pad|>", b"<fim-pad>", b"<fim_pad>", b"<PAD>", b"[PAD]"),
+    "fim_rep": (b"<|fim_repo|>", b"<|repo_name|>", b"<fim-repo>", b"<REPO>", b"<reponame>"),
+    "fim_sep": (b"<|file_sep|>",),
+}
+"""Ends too: one id of each, by its key in the file, or else by its text."""
+
 
 @dataclass(frozen=True)
 class TokenizerFacts:
@@ -117,6 +151,22 @@ def special_texts(tokens: tuple[bytes, ...], token_types: bytes) -> frozenset[st
     found = {tokens[match.start()] for match in _UNKNOWN_OR_CONTROL.finditer(token_types)}
     found |= _CONTROL_BY_NAME.intersection(tokens)
     return frozenset(token.decode("utf-8", errors="replace") for token in found)
+
+
+def eog_ids(scalars: dict[str, Scalar], tokens: tuple[bytes, ...], eos_id: int | None) -> frozenset[int]:
+    """Every id at which llama.cpp ends a generation."""
+    names = _ENDS_BY_NAME.union(*_INFILL_ENDS.values())
+    found = {text: token for token, text in enumerate(tokens) if text in names}
+    ends = {token for text, token in found.items() if text in _ENDS_BY_NAME}
+    if {b"<|call|>", b"<|calls|>"} & found.keys() and {b"<|return|>", b"<|flush|>"} & found.keys():
+        ends.discard(found.get(b"<|end|>", -1))  # ends a part of an answer there
+    if b"<|tool_response>" in found:
+        ends.discard(found.get(b"</s>", -1))
+    others = {eos_id, *(_special_id(scalars, key, None, len(tokens)) for key in ("eot", "eom"))}
+    for key, texts in _INFILL_ENDS.items():
+        ids = [found[text] for text in texts if text in found]
+        others.add(_special_id(scalars, key, min(ids, default=None), len(tokens)))
+    return frozenset(token for token in ends | others if token is not None)
 
 
 def _special_id(scalars: dict[str, Scalar], which: str, default: int | None, n_vocab: int) -> int | None:

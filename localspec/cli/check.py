@@ -1,0 +1,124 @@
+"""`localspec check`: whether two models belong together, why, and what they will take and gain here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.options import json_option, offline_option
+
+if TYPE_CHECKING:
+    from localspec.hub.judgement import Judgement
+    from localspec.measure.prospect import Memory, Prospect
+
+_NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
+
+
+@click.command()
+@click.argument("target")
+@click.argument("draft", required=False)
+@click.option(
+    "-c",
+    "--ctx-size",
+    type=click.IntRange(1, 2**31 - 1),
+    default=4096,
+    show_default=True,
+    help="Context, in tokens.",
+)
+@json_option
+@offline_option
+@click.pass_context
+def check(
+    ctx: click.Context, target: str, draft: str | None, ctx_size: int, as_json: bool, offline: bool
+) -> None:
+    """Judge whether DRAFT can draft for TARGET, from what their files say: nothing is loaded or downloaded.
+
+    Each is a GGUF file, the name of a pair, or org/repo:quant on a hub. A pair's name alone stands for both of its
+    files. Ends with exit code 0 where they fit, 1 where not.
+    """
+    judgement, outlook = _judged(target, draft, ctx_size, offline)
+    if as_json:
+        click.echo(json.dumps({**judgement.to_dict(), **_described(outlook)}))
+    else:
+        _show(judgement, outlook)
+    ctx.exit(0 if judgement.fits else 1)
+
+
+def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[Judgement, Prospect | None]:
+    from pathlib import Path
+
+    from localspec.errors import ModelFileError
+    from localspec.hub.judgement import judge, unusable
+    from localspec.hub.subject import models_named
+
+    try:
+        ours, theirs = models_named(target, draft, offline=offline)
+    except ModelFileError as error:
+        return unusable(Path(target), None if draft is None else Path(draft), error), None
+    from localspec.engine import EngineOptions
+    from localspec.measure.prospect import prospect
+
+    return judge(ours, theirs, n_ctx=n_ctx), prospect(ours, theirs, EngineOptions(n_ctx=n_ctx))
+
+
+def _described(outlook: Prospect | None) -> dict[str, object]:
+    if outlook is None:
+        return {"memory": None, "expected_speedup": None}
+    memory = {
+        role: None if part is None else {"n_ctx": part.n_ctx, "weights": part.weights, "cache": part.cache}
+        for role, part in (("target", outlook.target), ("draft", outlook.draft))
+    }
+    return {"memory": {**memory, "total": outlook.total}, "expected_speedup": outlook.gain}
+
+
+def _show(judgement: Judgement, outlook: Prospect | None) -> None:
+    from localspec.cli.terminal import printable
+
+    lines = [judgement.sentence, *([judgement.remedy] if judgement.remedy else [])]
+    lines += [f"Verdict: {judgement.verdict}.", ""]
+    if outlook is not None:
+        lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
+        lines += [*_differences(judgement), "", _memory(outlook)]
+        lines += [_gain(outlook)] if judgement.fits else []
+    click.echo(printable("\n".join(lines).rstrip()))
+
+
+def _differences(judgement: Judgement) -> list[str]:
+    rows = [f"  {one.id:>17} {one.target!r} and {one.draft!r}" for one in judgement.differing]
+    return ["", "The first ids that differ, in the target and in the draft:", *rows] if rows else []
+
+
+def _memory(outlook: Prospect) -> str:
+    from localspec.hub.progress import readable
+
+    def line(role: str, part: Memory) -> str:
+        return f"{role} {readable(part.weights)} and {readable(part.cache)}"
+
+    parts = [line("target", outlook.target)]
+    if outlook.draft is not None:
+        parts.append(line("draft", outlook.draft))
+    return (
+        f"Memory for {outlook.target.n_ctx} tokens of context, weights and cache: {', '.join(parts)}; "
+        f"{readable(outlook.total)} together."
+    )
+
+
+def _gain(outlook: Prospect) -> str:
+    if outlook.gain is None:
+        return _NOT_MEASURED
+    parts = [
+        f"{entry['speedup']:.2f}x at {entry['acceptance']:.0%} "
+        + (
+            f"({entry['best_draft_tokens']} tokens a round)"
+            if entry["best_draft_tokens"]
+            else "(none drafted)"
+        )
+        for entry in outlook.gain["estimates"]
+    ]
+    even = outlook.gain["break_even_acceptance"]
+    limit = "a draft never pays here" if even is None else f"it pays above {even:.0%}"
+    return (
+        f"Expected speedup, by the share of drafted tokens that stand (assumed): {', '.join(parts)}; {limit}."
+    )

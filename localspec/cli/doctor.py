@@ -1,0 +1,61 @@
+"""`localspec doctor`: what is in order on this machine, what is not, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.options import json_option, offline_option
+from localspec.cli.terminal import busy, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from localspec.doctor.finding import Finding
+
+_COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+
+
+@click.command()
+@json_option
+@offline_option
+def doctor(as_json: bool, offline: bool) -> None:
+    """Check llama.cpp, processor, GPU, memory, disk, folders and network, with a remedy where something is off.
+
+    The library is tried in a process of its own, so that one compiled for another processor is explained and not
+    died of. Exit code 0 without problems, 1 with some.
+    """
+    from localspec.doctor.examine import examine
+
+    findings: list[Finding] = []
+    for finding in _watched(examine(offline=offline)):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    problems = sum(finding.status.value == "problem" for finding in findings)
+    if as_json:
+        listed = [finding.to_dict() for finding in findings]
+        click.echo(json.dumps({"problems": problems, "findings": listed}))
+    else:
+        click.echo({0: "No problems.", 1: "1 problem."}.get(problems, f"{problems} problems."))
+    if problems:
+        click.get_current_context().exit(1)
+
+
+def _watched(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Each finding, with a spinner where somebody waits for it."""
+    while True:
+        with busy("looking"):
+            finding = next(findings, None)
+        if finding is None:
+            return
+        yield finding
+
+
+def _show(finding: Finding) -> None:
+    mark = click.style(f"{finding.status.value:8}", fg=_COLOURS[finding.status.value])
+    click.echo(f"{mark} {finding.topic}: {printable(finding.fact)}")
+    if finding.remedy:
+        click.echo(f"{'':8} -> {printable(finding.remedy)}")

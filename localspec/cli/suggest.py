@@ -1,0 +1,210 @@
+"""`localspec suggest`: drafts that fit a target, or pairs that fit this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localspec.cli.options import json_option, offline_option
+from localspec.cli.suggestions import show_drafts, show_pairs
+
+if TYPE_CHECKING:
+    from localspec.hub.candidates import Candidate
+    from localspec.hub.pair import ModelFile
+    from localspec.hub.store import Store
+    from localspec.measure.fitting import Fit
+    from localspec.measure.suggest import Suggestions, Target
+
+
+@click.command()
+@click.argument("target", required=False)
+@click.option(
+    "-c",
+    "--ctx-size",
+    type=click.IntRange(1, 2**31 - 1),
+    default=4096,
+    show_default=True,
+    help="Context, in tokens.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Name also what does not fit, with the reason.")
+@json_option
+@offline_option
+def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, offline: bool) -> None:
+    """Find drafts that fit TARGET (a pair's name, a GGUF file or org/repo:quant), best first.
+
+    They come from the catalogue, the store, the Hugging Face cache and the folder of TARGET, and are judged by what
+    the files say. Without TARGET: the pairs that fit this machine's memory.
+    """
+    result = _pairs(ctx_size, show_all) if target is None else _drafts(target, ctx_size, show_all, offline)
+    if as_json:
+        click.echo(json.dumps(result))
+    elif target is None:
+        show_pairs(result)
+    else:
+        show_drafts(result)
+
+
+# Drafts for a target
+
+
+def _drafts(text: str, n_ctx: int, show_all: bool, offline: bool) -> dict[str, Any]:
+    from localspec.engine import EngineOptions
+    from localspec.hub.candidates import candidates
+    from localspec.hub.judgement import judge
+    from localspec.hub.remote import read_remote_metadata
+    from localspec.hub.store import Store
+    from localspec.measure.suggest import Suggestions, suggest_drafts
+
+    store = Store()
+    target = _target(text, offline, store)
+    alone = None if target.metadata is None else judge(target.metadata, None)
+    if alone is not None and not alone.fits:
+        found = Suggestions([], [])
+    else:
+        beside = target.metadata.path if target.metadata is not None and _is_file(text) else None
+        look = None if offline else read_remote_metadata
+        everything = candidates(store, beside)
+        found = suggest_drafts(target, everything, EngineOptions(n_ctx=n_ctx), store.home, look)
+    drafts = _described(text, target, found, store)
+    return {
+        "target": target.name,
+        "bytes": target.bytes,
+        "no_draft": None if alone is None or alone.fits else alone.sentence,
+        "drafts": drafts,
+        "run": drafts[0]["run"] if drafts else f"localspec chat -m {shlex.quote(_ours(text, target, store))}",
+        **({"left_out": _left_out(found)} if show_all else {}),
+        "left_out_count": len(found.left_out),
+    }
+
+
+def _target(text: str, offline: bool, store: Store) -> Target:
+    from localspec.errors import DownloadError, NotDownloaded
+    from localspec.hub.subject import model_named, pair_named
+    from localspec.measure.suggest import Target
+
+    named = pair_named(text)
+    file = None if named is None else named.target
+    try:
+        metadata = model_named(text, offline, store)
+    except (NotDownloaded, DownloadError):
+        if file is None:
+            raise
+        return Target(file.file, file.bytes, file, None)
+    if file is None:
+        file = _catalogued(metadata.path.name, metadata.size_bytes)
+    return Target(metadata.path.name, metadata.size_bytes, file, metadata)
+
+
+def _catalogued(name: str, size: int) -> ModelFile | None:
+    """The catalogue's target of that name and size, or None: the draft is judged by metadata all the same."""
+    from localspec.hub.catalogue import pairs
+
+    return next((p.target for p in pairs() if (p.target.file, p.target.bytes) == (name, size)), None)
+
+
+def _is_file(text: str) -> bool:
+    from pathlib import Path
+
+    return Path(text).is_file()
+
+
+def _described(text: str, target: Target, found: Suggestions, store: Store) -> list[dict[str, object]]:
+    return [
+        {
+            "draft": one.draft.name,
+            "bytes": one.draft.bytes,
+            "origin": one.draft.origin,
+            "path": None if one.draft.path is None else str(one.draft.path),
+            "verdict": one.verdict,
+            "sentence": one.sentence,
+            "memory_bytes": None if one.prospect is None else one.prospect.total,
+            "expected_speedup": one.speedup,
+            "run": _command(text, target, one.draft, store),
+        }
+        for one in found.drafts
+    ]
+
+
+def _left_out(found: Suggestions) -> list[dict[str, object]]:
+    return [
+        {"draft": one.draft.name, "bytes": one.draft.bytes, "origin": one.draft.origin, "reason": one.reason}
+        for one in found.left_out
+    ]
+
+
+def _command(text: str, target: Target, draft: Candidate, store: Store) -> str:
+    """What runs the two together: a pair by its name, else both models."""
+    for pair in draft.pairs:
+        here = all(store.path(file) is not None for file in pair.files)
+        if pair.target == target.file and (here or not _is_file(text)):
+            return f"localspec chat {pair.name}"
+    ours = _ours(text, target, store)
+    theirs = str(draft.path) if draft.path is not None else _named(draft.file, store)
+    return f"localspec chat -m {shlex.quote(ours)} -md {shlex.quote(theirs)}"
+
+
+def _ours(text: str, target: Target, store: Store) -> str:
+    """The target as -m takes it: as it was given, or what a pair's name stands for."""
+    return text if _is_file(text) or "/" in text else _named(target.file, store)
+
+
+def _named(file: ModelFile | None, store: Store) -> str:
+    """A path for what is on disk, else how a hub's model is named."""
+    from localspec.hub.pair import HubSource
+
+    assert file is not None
+    path = store.path(file)
+    if path is not None:
+        return str(path)
+    source = next((source for source in file.sources if isinstance(source, HubSource)), None)
+    return file.file if source is None else f"{source.repo}:{source.path or file.file}"
+
+
+# Pairs for a machine
+
+
+def _pairs(n_ctx: int, show_all: bool) -> dict[str, Any]:
+    from localspec.engine import EngineOptions
+    from localspec.hub.catalogue import pairs
+    from localspec.hub.store import Store
+    from localspec.llama.ram import free_memory, total_memory
+    from localspec.measure.fitting import fitting_pairs
+
+    total, free = total_memory(), free_memory()
+    fits = fitting_pairs(pairs(), Store(), EngineOptions(n_ctx=n_ctx), total=total, free=free)
+    good = [fit for fit in fits if fit.room != "does not fit"]
+    bad = [fit for fit in fits if fit.room == "does not fit"]
+    return {
+        "context": n_ctx,
+        "memory_bytes": total,
+        "free_bytes": free,
+        "pairs": [_fit(fit) for fit in good],
+        **({"left_out": [_unfit(fit, total) for fit in bad]} if show_all else {}),
+        "left_out_count": len(bad),
+    }
+
+
+def _fit(fit: Fit) -> dict[str, object]:
+    name = fit.pair.name
+    return {
+        "pair": name,
+        "summary": fit.pair.summary,
+        "licence": fit.pair.licence,
+        "bytes": fit.pair.bytes,
+        "room": fit.room,
+        "memory_bytes": fit.needed,
+        "memory_is_exact": fit.exact,
+        "on_disk": fit.on_disk,
+        "run": f"localspec chat {name}" if fit.on_disk else f"localspec pull {name}",
+    }
+
+
+def _unfit(fit: Fit, total: int) -> dict[str, object]:
+    from localspec.hub.progress import readable
+
+    about = "" if fit.exact else "about "
+    reason = f"it needs {about}{readable(fit.needed)} of memory, and this machine has {readable(total)}"
+    return {"pair": fit.pair.name, "bytes": fit.pair.bytes, "reason": reason}

@@ -1,0 +1,1 @@
+"""What is in order on this machine and what is not. Works where half of what localspec needs is missing."""

@@ -1,0 +1,53 @@
+"""Python itself and the packages that localspec cannot do without."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from collections.abc import Iterator
+
+from localspec import __version__
+from localspec.doctor.finding import Finding, note, ok, problem
+
+OLDEST = (3, 11)
+NEEDED = (
+    "click", "filelock", "huggingface_hub", "jinja2", "llguidance", "numpy", "pip", "platformdirs",
+    "prompt_toolkit", "psutil", "rich",
+)  # fmt: skip
+
+
+def check_python() -> Iterator[Finding]:
+    """Its version and word size, and whether the packages are there."""
+    yield ok("localspec", f"localspec {__version__}", version=__version__)
+    yield _interpreter(sys.version_info[:3], sys.maxsize > 1 << 32)
+    missing = [name for name in NEEDED if not _is_there(name)]
+    if missing:
+        fact = f"Python packages that localspec needs are missing: {', '.join(missing)}."
+        yield problem(
+            "packages", fact, "Install localspec again: pip install --upgrade localspec.", missing=missing
+        )
+    else:
+        yield ok("packages", "the packages that localspec needs are there")
+
+
+def _interpreter(version: tuple[int, ...], wide: bool) -> Finding:
+    name = f"Python {'.'.join(map(str, version))} ({platform.python_implementation()}, {platform.machine()})"
+    data: dict[str, object] = {"version": ".".join(map(str, version)), "executable": sys.executable}
+    if version[:2] < OLDEST:
+        return problem("Python", f"{name} is too old.", "localspec needs Python 3.11 or newer.", **data)
+    if not wide:
+        return problem("Python", f"{name} is a 32-bit program.", "Models need a 64-bit Python.", **data)
+    if platform.python_implementation() != "CPython":
+        return note("Python", f"{name} is not CPython, which localspec is tested with", "", **data)
+    return ok("Python", f"{name}, {platform.system()} {platform.release()}", **data)
+
+
+def _is_there(name: str) -> bool:
+    """Without importing it: a package that breaks on import says so where it is used."""
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

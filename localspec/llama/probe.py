@@ -1,0 +1,232 @@
+"""What the compiled library can do, found out in a child process: an illegal instruction ends the child alone.
+
+The child writes down how far it has come, so that its end can be explained whatever that end was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SECONDS = 60.0
+_KEPT = 4000
+_ROOT = Path(__file__).resolve().parents[2]
+_CHILD = "import sys; sys.path.append(sys.argv[1]); from localspec.llama.probe import main; main(sys.argv[2])"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One that layers can run on. memory: (free, total) in bytes, 0 where it does not say."""
+
+    name: str
+    description: str
+    memory: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What became of the child.
+
+    stage:    how far it came: "start", "load" (the library), "ask" (for its facts) or "done".
+    version:  of llama-cpp-python, or None where there is none.
+    error:    (sentence, remedy) of a library that Python could not use, or None.
+    code:     exit code of the child, negative for a signal; None where the time was up.
+    said:     the end of what it wrote to standard error.
+    features: what the library was compiled for, e.g. {"AVX2": 1}, as llama.cpp spells it.
+    backends: kinds of devices that are compiled in, e.g. ("CPU", "CUDA").
+    """
+
+    stage: str = "start"
+    version: str | None = None
+    error: tuple[str, str] | None = None
+    code: int | None = 0
+    said: str = ""
+    features: dict[str, int] = field(default_factory=dict)
+    backends: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the library loaded and answered."""
+        return self.stage == "done" and self.error is None and self.code == 0
+
+
+def probe_library(seconds: float = SECONDS) -> Probe:
+    """Load the library in a child and ask it; whatever becomes of the child is in the answer."""
+    with tempfile.TemporaryDirectory(prefix="localspec-probe-") as folder:
+        notes = Path(folder) / "notes.json"
+        code, said = _run([sys.executable, "-P", "-c", _CHILD, str(_ROOT), str(notes)], seconds)
+        return _read(notes, code, said)
+
+
+def _run(command: Sequence[str], seconds: float) -> tuple[int | None, str]:
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONFAULTHANDLER": ""},  # its report would bury the library's last words
+        start_new_session=os.name == "posix",
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+    said = bytearray()
+    reader = threading.Thread(target=_follow, args=(child, said), daemon=True)
+    reader.start()
+    code: int | None
+    try:
+        code = child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        _end(child)
+        reader.join(1.0)  # a grandchild may hold the pipe for longer
+    return code, bytes(said).decode("utf-8", "replace").strip()
+
+
+def _follow(child: subprocess.Popen[bytes], said: bytearray) -> None:
+    """Keep the end of what the child says: a library that talks for ever must not fill the memory."""
+    assert child.stderr is not None
+    with child.stderr as pipe:
+        while block := os.read(pipe.fileno(), 1 << 16):
+            said += block
+            del said[:-_KEPT]
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        if os.name == "posix":
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+        child.wait()
+
+
+def _read(notes: Path, code: int | None, said: str) -> Probe:
+    try:
+        known: dict[str, Any] = json.loads(notes.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    return Probe(
+        stage=known.get("stage", "start"),
+        version=known.get("version"),
+        error=tuple(known["error"]) if known.get("error") else None,
+        code=code,
+        said=said,
+        features=known.get("features", {}),
+        backends=tuple(known.get("backends", ())),
+        devices=tuple(
+            Device(item["name"], item["description"], (item["memory"][0], item["memory"][1]))
+            for item in known.get("devices", ())
+        ),
+    )
+
+
+# In the child
+
+
+class _Notes:
+    """Facts that are on the disk as soon as they are known."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._facts: dict[str, object] = {}
+
+    def add(self, **facts: object) -> None:
+        self._facts.update(facts)
+        unfinished = self._path.with_suffix(".part")
+        unfinished.write_text(json.dumps(self._facts), encoding="utf-8")
+        unfinished.replace(self._path)
+
+
+def main(path: str) -> None:
+    """The child: load the library as localspec does, and write down what it says of itself."""
+    from importlib import metadata
+
+    from localspec.errors import BackendError
+
+    _leave_no_core()
+    notes = _Notes(Path(path))
+    try:
+        notes.add(stage="start", version=metadata.version("llama-cpp-python"))
+    except metadata.PackageNotFoundError:
+        notes.add(stage="start", version=None)
+    from localspec.llama.backend import library
+
+    notes.add(stage="load")
+    try:
+        llama_cpp = library()
+    except BackendError as error:
+        notes.add(error=(error.message, error.remedy))
+        return
+    notes.add(stage="ask")
+    notes.add(features=features_of(llama_cpp.llama_print_system_info()))
+    backends, devices = _devices()
+    notes.add(backends=backends, devices=devices, stage="done")
+
+
+def _leave_no_core() -> None:
+    """A crash that is expected and explained needs no memory image on the user's disk."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def features_of(system_info: bytes) -> dict[str, int]:
+    """`b"CPU : AVX2 = 1 | FMA = 1 | "` -> {"AVX2": 1, "FMA": 1}; what is of another form is left out."""
+    text = system_info.decode("utf-8", "replace")
+    parts = (item.rpartition(":")[2].partition("=") for item in text.split("|"))
+    return {
+        name.strip(): int(value)
+        for name, sign, value in parts
+        if sign and name.strip() and value.strip().isdecimal()
+    }
+
+
+def _devices() -> tuple[list[str], list[dict[str, object]]]:
+    """Compiled-in backends and the devices they see; nothing where this build cannot be asked."""
+    from llama_cpp import _ggml
+
+    ggml = getattr(_ggml, "libggml", None)
+    try:
+        return _asked(ggml)
+    except AttributeError:
+        return [], []
+
+
+def _asked(ggml: Any) -> tuple[list[str], list[dict[str, object]]]:
+    def texts(name: str) -> Any:
+        function = getattr(ggml, name)
+        function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_char_p
+        return lambda handle: (function(handle) or b"").decode("utf-8", "replace")
+
+    def handles(kind: str) -> list[int]:
+        count, get = getattr(ggml, f"ggml_backend_{kind}_count"), getattr(ggml, f"ggml_backend_{kind}_get")
+        count.restype, get.argtypes, get.restype = ctypes.c_size_t, [ctypes.c_size_t], ctypes.c_void_p
+        return [get(index) for index in range(count())]
+
+    def memory(handle: int) -> tuple[int, int]:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        ask = ggml.ggml_backend_dev_memory
+        ask.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        ask.restype = None
+        ask(handle, ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    name, description = texts("ggml_backend_dev_name"), texts("ggml_backend_dev_description")
+    devices: list[dict[str, object]] = [
+        {"name": name(handle), "description": description(handle), "memory": memory(handle)}
+        for handle in handles("dev")
+    ]
+    return [texts("ggml_backend_reg_name")(handle) for handle in handles("reg")], devices

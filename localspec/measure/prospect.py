@@ -1,0 +1,90 @@
+"""Prospect: what a pair will take and should gain on this machine, before anything is loaded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.calibration import Costs, kept_costs
+from localspec.engine import EngineOptions
+from localspec.errors import BackendError, ModelFileError
+from localspec.llama.memory import kv_cache_bytes
+from localspec.llama.metadata import Metadata, read_metadata
+from localspec.measure.estimate import estimate, from_costs
+from localspec.preparation import chosen_copy
+
+ACCEPTANCES = (0.6, 0.7, 0.8)
+"""Assumed: what becomes of a pair's drafts only running it tells."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that one model takes: its weights (the file), and the KV cache of a context of n_ctx tokens."""
+
+    n_ctx: int
+    weights: int
+    cache: int
+
+    @property
+    def total(self) -> int:
+        """Weights and cache."""
+        return self.weights + self.cache
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """draft: None without one. gain: as `estimate` has it, at assumed acceptances; None where nothing was measured."""
+
+    target: Memory
+    draft: Memory | None
+    gain: dict[str, Any] | None
+
+    @property
+    def total(self) -> int:
+        """Bytes of both models."""
+        return self.target.total + (self.draft.total if self.draft else 0)
+
+
+def prospect(
+    target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None = None
+) -> Prospect:
+    """What running the pair under these options takes and, where its costs were measured here, should gain."""
+    options = _within(target, options)
+    costs = _costs(target, draft, options, home)
+    return Prospect(
+        _memory(target, options),
+        None if draft is None else _memory(draft, _within(draft, options)),
+        None if costs is None else estimate(from_costs(costs), ACCEPTANCES),
+    )
+
+
+def _within(model: Metadata, options: EngineOptions) -> EngineOptions:
+    """The options with the context cut to what the model was trained for."""
+    trained = model.n_ctx_train
+    return replace(options, n_ctx=trained) if 0 < trained < options.n_ctx else options
+
+
+def _memory(model: Metadata, options: EngineOptions) -> Memory:
+    cache = kv_cache_bytes(model, options.context(options.n_ctx, 1))
+    return Memory(options.n_ctx, model.size_bytes, cache)
+
+
+def _costs(
+    target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None
+) -> Costs | None:
+    of_target = kept_costs(target, options, home, verifies=True)
+    if of_target is None or draft is None:
+        return None if of_target is None else Costs(of_target, None)
+    used = _prepared(draft, options, home)
+    of_draft = kept_costs(used, _within(used, options), home, verifies=False)
+    return None if of_draft is None else Costs(of_target, of_draft)
+
+
+def _prepared(draft: Metadata, options: EngineOptions, home: Path | None) -> Metadata:
+    """The copy that will draft in its place, or the draft itself."""
+    with suppress(BackendError, ModelFileError):
+        copy = chosen_copy(draft.path, options, home)
+        return draft if copy is None else read_metadata(copy)
+    return draft

@@ -1,0 +1,162 @@
+"""Suggest: drafts that fit a target, and why others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.engine import EngineOptions
+from localspec.errors import DownloadError, ModelFileError
+from localspec.hub.candidates import Candidate
+from localspec.hub.catalogue import ModelFile
+from localspec.hub.judgement import judge
+from localspec.llama.metadata import Metadata, read_metadata
+from localspec.measure.prospect import ACCEPTANCES, Prospect, prospect
+
+ASSUMED = sorted(ACCEPTANCES)[len(ACCEPTANCES) // 2]
+"""The share of drafted tokens that is taken to stand when drafts are ranked."""
+_TOO_LARGE = "it is not smaller than the target"
+Look = Callable[[ModelFile], Metadata]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be drafted for. metadata: None for a pair's target that can neither be read nor looked at."""
+
+    name: str
+    bytes: int
+    file: ModelFile | None
+    metadata: Metadata | None
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A draft that fits. sentence: the deciding fact. prospect: None where its metadata were not read."""
+
+    draft: Candidate
+    verdict: str
+    sentence: str
+    prospect: Prospect | None
+
+    @property
+    def speedup(self) -> float | None:
+        """Expected here at the acceptance `ASSUMED`; 1 where no draft pays, None where costs were not measured."""
+        if self.prospect is None or self.prospect.gain is None:
+            return None
+        return next(
+            float(e["speedup"]) for e in self.prospect.gain["estimates"] if e["acceptance"] == ASSUMED
+        )
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file that is not suggested, and why."""
+
+    draft: Candidate
+    reason: str
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Drafts, best first."""
+
+    drafts: list[Suggestion]
+    left_out: list[LeftOut]
+
+
+def suggest_drafts(
+    target: Target, found: Iterable[Candidate], options: EngineOptions, home: Path, look: Look | None = None
+) -> Suggestions:
+    """Judges every candidate. look: reads the metadata of a file that is not here, for those of the catalogue.
+
+    Best first: drafts measured to pay, by expected speedup; those not measured, smaller ones first; those measured
+    not to pay.
+    """
+    looker = Looker(look)
+    results = [_judged(target, candidate, options, home, looker) for candidate in found]
+    drafts = [result for result in results if isinstance(result, Suggestion)]
+    left_out = [result for result in results if isinstance(result, LeftOut)]
+    return Suggestions(
+        sorted(drafts, key=_rank), sorted(left_out, key=lambda one: (one.draft.bytes, one.draft.name))
+    )
+
+
+class Looker:
+    """Looks at files elsewhere until the network fails once."""
+
+    def __init__(self, look: Look | None) -> None:
+        self._look = look
+
+    def __call__(self, file: ModelFile) -> Metadata | None:
+        """None where it cannot be looked at."""
+        if self._look is None:
+            return None
+        try:
+            return self._look(file)
+        except DownloadError:
+            self._look = None
+            return None
+
+
+def _judged(
+    target: Target, draft: Candidate, options: EngineOptions, home: Path, look: Looker
+) -> Suggestion | LeftOut | None:
+    if _is_target(target, draft):
+        return None
+    if draft.bytes >= target.bytes:
+        return LeftOut(draft, _TOO_LARGE)
+    vouched = _vouched(target, draft)
+    try:
+        metadata = _metadata(draft, None if vouched else look)
+    except ModelFileError as error:
+        return LeftOut(draft, _clause(error.message))
+    if metadata is not None and metadata.size_bytes >= target.bytes:
+        return LeftOut(draft, _TOO_LARGE)
+    if metadata is None or target.metadata is None:
+        return _unread(target, draft, vouched)
+    judgement = judge(target.metadata, metadata, n_ctx=options.n_ctx)
+    if judgement.refusal is not None:
+        return LeftOut(draft, judgement.refusal.clause)
+    outlook = prospect(target.metadata, metadata, options, home)
+    return Suggestion(draft, judgement.verdict, judgement.sentence, outlook)
+
+
+def _unread(target: Target, draft: Candidate, vouched: bool) -> Suggestion | LeftOut:
+    """Without the metadata of both, only the catalogue can say that they belong together."""
+    if vouched:
+        return Suggestion(draft, "fits", f"The catalogue pairs {draft.name} with {target.name}.", None)
+    which = "the target" if target.metadata is None else "it"
+    return LeftOut(draft, f"{which} is not on this disk, so its vocabulary is not known")
+
+
+def _metadata(draft: Candidate, look: Looker | None) -> Metadata | None:
+    if draft.path is not None:
+        return read_metadata(draft.path)
+    return look(draft.file) if look is not None and draft.file is not None else None
+
+
+def _is_target(target: Target, draft: Candidate) -> bool:
+    if target.file is not None and draft.file is not None:
+        return target.file.sha256 == draft.file.sha256
+    path = target.metadata.path if target.metadata is not None else None
+    if path is None or draft.path is None or not path.exists():
+        return False
+    return path.samefile(draft.path)
+
+
+def _vouched(target: Target, draft: Candidate) -> bool:
+    """Whether a pair of the catalogue consists of these two."""
+    file = target.file
+    return file is not None and any(pair.target.sha256 == file.sha256 for pair in draft.pairs)
+
+
+def _rank(one: Suggestion) -> tuple[int, float, int, str]:
+    speedup = one.speedup
+    if speedup is None:
+        return 1, 0.0, one.draft.bytes, one.draft.name
+    return (0 if speedup > 1 else 2), -speedup, one.draft.bytes, one.draft.name
+
+
+def _clause(message: str) -> str:
+    return message[:1].lower() + message[1:].removesuffix(".")

@@ -1,0 +1,385 @@
+"""`localspec suggest`: drafts for a target and pairs for a machine, on generated models and made-up catalogues."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from localspec import calibration
+from localspec.cli import main
+from localspec.engine import EngineOptions
+from localspec.errors import SourceUnreachable
+from localspec.hub import candidates as finding
+from localspec.hub import catalogue
+from localspec.hub.candidates import Candidate, candidates
+from localspec.hub.pair import HubSource, ModelFile, Pair
+from localspec.hub.prepared import PreparedDrafts, Source, Trial
+from localspec.hub.store import Store
+from localspec.llama.backend import physical_cores
+from localspec.llama.metadata import read_metadata
+from localspec.measure.fitting import fitting_pairs
+from localspec.measure.suggest import LeftOut, Suggestion, Suggestions, Target, suggest_drafts
+from tests.tinygguf import write_llama, write_mamba
+
+HUB = HubSource("someone/some-GGUF", "0" * 40)
+N_CTX = 256
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, drafts for it of two sizes, and others that cannot draft."""
+    folder = tmp_path_factory.mktemp("models")
+    write_llama(folder / "target.gguf", n_layer=4)
+    write_llama(folder / "small.gguf", n_layer=1)
+    write_llama(folder / "middle.gguf", n_layer=2)
+    write_llama(folder / "large.gguf", n_layer=5)
+    write_llama(folder / "foreign.gguf", n_layer=1, changed_tokens={i: f"<other{i}>" for i in range(60)})
+    write_llama(folder / "lame.gguf", n_layer=1, add_bos=True)
+    write_mamba(folder / "mamba.gguf")
+    (folder / "broken.gguf").write_bytes(b"GGUF and no more")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store beside an empty cache, with a catalogue that holds nothing."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("LOCALSPEC_HOME", str(home))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibration, "default_home", lambda: home)
+    know([], monkeypatch)
+    store = Store()
+    store.prepare()
+    return store
+
+
+def know(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes these the whole catalogue."""
+    by_name = {pair.name: pair for pair in pairs}
+    for module in (catalogue, finding):
+        monkeypatch.setattr(module, "pairs", lambda: list(pairs))
+    monkeypatch.setattr("localspec.hub.store.pairs", lambda: list(pairs))
+    monkeypatch.setattr("localspec.hub.subject.pair", lambda name: by_name[name])
+
+
+def described(path: Path) -> ModelFile:
+    body = path.read_bytes()
+    return ModelFile(path.name, len(body), hashlib.sha256(body).hexdigest(), (HUB,))
+
+
+def paired(target: Path, draft: Path | None, name: str = "couple") -> Pair:
+    return Pair(name, "a pair", "MIT", 512, (), described(target), described(draft) if draft else None)
+
+
+def keep(store: Store, path: Path) -> Path:
+    """A copy of the file in the store."""
+    file = described(path)
+    place = store.home / "files" / file.sha256 / file.file
+    place.parent.mkdir(parents=True)
+    place.write_bytes(path.read_bytes())
+    return place
+
+
+def calibrated(store: Store, path: Path, *, verifies: bool, seconds: float) -> None:
+    """As if the model had been calibrated here: wide passes of it cost what a narrow one does."""
+    metadata = read_metadata(path)
+    facts = {
+        "file": path.name,
+        "bytes": metadata.size_bytes,
+        "format": metadata.file_type,
+        "verifies": verifies,
+        "threads": physical_cores(),
+        "gpu_layers": 0,
+        "repack": True,
+        "cache": ["f16", "f16"],
+        "n_ctx": N_CTX,
+        "widths": [1, 512],
+        "build": calibration.metadata.version("llama-cpp-python"),
+        "machine": calibration._machine(),
+    }
+    data = {
+        "format": calibration.FORMAT,
+        "facts": facts,
+        "seconds": {str(width): seconds for width in (1, 2, 4, 8, 16, 32)},
+        "slope": 0.0,
+        "row_slope": 0.0,
+    }
+    folder = store.home / "calibration"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{path.stem}-{verifies}.json").write_text(json.dumps(data), encoding="utf-8")
+
+
+# Candidates
+
+
+def test_every_file_is_found_once(
+    store: Store, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know([paired(models / "target.gguf", models / "small.gguf")], monkeypatch)
+    kept = keep(store, models / "small.gguf")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for name in ("target.gguf", "small.gguf"):
+        (beside / name).write_bytes((models / name).read_bytes())
+    (beside / "another-name.gguf").hardlink_to(beside / "target.gguf")
+    (beside / "notes.txt").write_text("no model")
+    (beside / "split-00001-of-00002.gguf").write_bytes(b"GGUF1")
+    (beside / "split-00002-of-00002.gguf").write_bytes(b"GGUF2")
+    found = {item.name: item for item in candidates(store, beside / "target.gguf")}
+    assert set(found) == {"small.gguf", "another-name.gguf", "split-00001-of-00002.gguf"}
+    assert (found["small.gguf"].path, found["small.gguf"].origin) == (kept, "store")
+    assert [pair.name for pair in found["small.gguf"].pairs] == ["couple"]
+
+
+def test_a_file_in_the_cache_counts_as_the_catalogues(
+    store: Store, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know([paired(models / "target.gguf", models / "small.gguf")], monkeypatch)
+    repo = tmp_path / "cache" / "models--someone--some-GGUF"
+    snapshot, blobs = repo / "snapshots" / ("0" * 40), repo / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    file = described(models / "small.gguf")
+    (blobs / file.sha256).write_bytes((models / "small.gguf").read_bytes())
+    (snapshot / "small.gguf").symlink_to(blobs / file.sha256)
+    (found,) = candidates(store)
+    assert (found.file, found.origin, found.path) == (file, "Hugging Face cache", snapshot / "small.gguf")
+
+
+def test_prepared_copies_and_targets_that_are_not_here_are_no_candidates(
+    store: Store, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know([paired(models / "target.gguf", models / "small.gguf")], monkeypatch)
+    source = Source.of(keep(store, models / "small.gguf"))
+    prepared = PreparedDrafts(store.home)
+    with prepared.lock(source):
+        prepared.path(source, "q4_0").write_bytes(b"GGUF copy")
+        prepared.keep(source, Trial({}, {"q4_0": 0.1, "original": 0.2}, "q4_0"))
+    assert [item.name for item in candidates(store)] == ["small.gguf"]
+
+
+# Judging and ranking
+
+
+def suggested(
+    models: Path, store: Store, *names: str, look: Callable[[ModelFile], object] | None = None
+) -> Suggestions:
+    metadata = read_metadata(models / "target.gguf")
+    target = Target("target.gguf", metadata.size_bytes, None, metadata)
+    found = [Candidate(name, (models / name).stat().st_size, models / name, "folder") for name in names]
+    return suggest_drafts(target, found, EngineOptions(n_ctx=N_CTX), store.home, look)  # type: ignore[arg-type]
+
+
+def names_of(found: list[Suggestion] | list[LeftOut]) -> list[str]:
+    return [one.draft.name for one in found]
+
+
+def test_what_fits_is_suggested_and_the_rest_says_why(store: Store, models: Path) -> None:
+    everything = [path.name for path in models.glob("*.gguf")]
+    found = suggested(models, store, *everything)
+    assert names_of(found.drafts) == ["lame.gguf", "small.gguf", "middle.gguf"]
+    reasons = {one.draft.name: one.reason for one in found.left_out}
+    assert set(reasons) == {"large.gguf", "foreign.gguf", "mamba.gguf", "broken.gguf"}
+    assert reasons["large.gguf"] == "it is not smaller than the target"
+    assert "vocabularies differ" in reasons["foreign.gguf"]
+    assert "recurrent" in reasons["mamba.gguf"]
+    assert "not a usable GGUF file" in reasons["broken.gguf"]
+
+
+def test_measured_drafts_go_first_and_those_that_never_pay_last(store: Store, models: Path) -> None:
+    calibrated(store, models / "target.gguf", verifies=True, seconds=1.0)
+    calibrated(store, models / "middle.gguf", verifies=False, seconds=0.1)
+    found = suggested(models, store, "small.gguf", "middle.gguf")
+    assert names_of(found.drafts) == ["middle.gguf", "small.gguf"]
+    best, other = found.drafts
+    assert best.speedup is not None and best.speedup > 1.5
+    assert other.speedup is None
+    calibrated(store, models / "small.gguf", verifies=False, seconds=0.01)
+    assert names_of(suggested(models, store, "small.gguf", "middle.gguf").drafts) == [
+        "small.gguf",
+        "middle.gguf",
+    ]
+    calibrated(store, models / "small.gguf", verifies=False, seconds=9.0)
+    found = suggested(models, store, "small.gguf", "middle.gguf", "lame.gguf")
+    assert names_of(found.drafts) == ["middle.gguf", "lame.gguf", "small.gguf"]
+    assert found.drafts[-1].speedup == 1
+
+
+def test_the_catalogue_vouches_for_what_cannot_be_read(
+    store: Store, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = paired(models / "target.gguf", models / "small.gguf")
+    other = paired(models / "large.gguf", models / "middle.gguf", "other")
+    know([own, other], monkeypatch)
+    target = Target("target.gguf", own.target.bytes, own.target, None)
+    found = suggest_drafts(target, candidates(store), EngineOptions(), store.home)
+    assert names_of(found.drafts) == ["small.gguf"]
+    assert found.drafts[0].sentence == "The catalogue pairs small.gguf with target.gguf."
+    assert found.left_out[0].reason == "the target is not on this disk, so its vocabulary is not known"
+
+
+def test_what_is_elsewhere_is_looked_at_until_the_network_fails(
+    store: Store, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [paired(models / "large.gguf", models / name, name[:3]) for name in ("small.gguf", "middle.gguf")]
+    know(pairs, monkeypatch)
+    metadata = read_metadata(models / "target.gguf")
+    target = Target("target.gguf", metadata.size_bytes, None, metadata)
+
+    def look(file: ModelFile) -> object:
+        return read_metadata(models / file.file)
+
+    found = suggest_drafts(target, candidates(store), EngineOptions(), store.home, look)  # type: ignore[arg-type]
+    assert names_of(found.drafts) == ["small.gguf", "middle.gguf"]
+    assert found.left_out == []
+    asked: list[str] = []
+
+    def fail(file: ModelFile) -> object:
+        asked.append(file.file)
+        raise SourceUnreachable("No network.", file=file.file)
+
+    found = suggest_drafts(target, candidates(store), EngineOptions(), store.home, fail)  # type: ignore[arg-type]
+    assert (found.drafts, len(asked)) == ([], 1)
+    assert {one.reason for one in found.left_out} == {
+        "it is not on this disk, so its vocabulary is not known"
+    }
+
+
+# Pairs for a machine
+
+
+def test_pairs_by_what_they_take(store: Store, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    little = paired(models / "small.gguf", None, "little")
+    huge = replace(little, name="huge", target=replace(little.target, bytes=10**10, sha256="1" * 64))
+    heavy = replace(little, name="heavy", target=replace(little.target, bytes=10**9, sha256="2" * 64))
+    know([little, huge, heavy], monkeypatch)
+    keep(store, models / "small.gguf")
+    options = EngineOptions(n_ctx=4096)
+    fits = fitting_pairs([little, huge, heavy], store, options, total=2 * 10**9, free=10**8)
+    assert [(fit.pair.name, fit.room, fit.exact, fit.on_disk) for fit in fits] == [
+        ("little", "fits", True, True),
+        ("heavy", "fits when memory is freed", False, False),
+        ("huge", "does not fit", False, False),
+    ]
+    metadata = read_metadata(models / "small.gguf")
+    assert fits[0].needed > metadata.size_bytes
+    assert fits[1].needed == pytest.approx(1.15e9)
+    doubled = fitting_pairs([heavy], store, EngineOptions(n_ctx=8192), total=2 * 10**9, free=10**8)
+    assert doubled[0].needed == pytest.approx(1.3e9)
+
+
+# The command
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["suggest", *map(str, arguments)])
+
+
+def test_drafts_for_a_file(store: Store, models: Path) -> None:
+    target = models / "target.gguf"
+    done = run(target, "--offline", "-c", str(N_CTX))
+    assert done.exit_code == 0
+    rows = [line.split()[0] for line in done.stdout.splitlines() if ".gguf" in line and "folder" in line]
+    assert rows == ["lame.gguf", "small.gguf", "middle.gguf"]
+    best = shlex.split(done.stdout.split("Run: ")[1].splitlines()[0])
+    assert best == ["localspec", "chat", "-m", str(target), "-md", str(models / "lame.gguf")]
+    assert "4 left out; --all says why." in done.stdout
+    told = run(target, "--offline", "--all").stdout
+    assert "Left out: large.gguf: it is not smaller than the target." in told
+
+
+def test_drafts_as_json(store: Store, models: Path) -> None:
+    calibrated(store, models / "target.gguf", verifies=True, seconds=1.0)
+    calibrated(store, models / "middle.gguf", verifies=False, seconds=0.1)
+    result = json.loads(run(models / "target.gguf", "--offline", "--json", "--all", "-c", str(N_CTX)).stdout)
+    assert [one["draft"] for one in result["drafts"]] == ["middle.gguf", "lame.gguf", "small.gguf"]
+    assert result["run"] == result["drafts"][0]["run"]
+    assert result["drafts"][0]["expected_speedup"] > 1.5
+    assert result["left_out_count"] == len(result["left_out"]) == 4
+
+
+def test_a_pair_by_name(store: Store, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    know([paired(models / "target.gguf", models / "small.gguf")], monkeypatch)
+    result = json.loads(run("couple", "--offline", "--json").stdout)
+    assert [(one["draft"], one["origin"]) for one in result["drafts"]] == [("small.gguf", "catalogue")]
+    assert result["run"] == "localspec chat couple"
+    kept = [keep(store, models / name) for name in ("target.gguf", "small.gguf", "middle.gguf")]
+    result = json.loads(run("couple", "--offline", "--json").stdout)
+    runs = {one["draft"]: one["run"] for one in result["drafts"]}
+    assert runs["small.gguf"] == "localspec chat couple"
+    assert shlex.split(runs["middle.gguf"]) == ["localspec", "chat", "-m", str(kept[0]), "-md", str(kept[2])]
+
+
+def test_a_file_of_ones_own_that_is_a_catalogues_target(
+    store: Store, models: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its draft is not here: it is named as on its hub, because the pair's own target is not here either."""
+    know([paired(models / "target.gguf", models / "small.gguf")], monkeypatch)
+    alone = tmp_path / "alone" / "target.gguf"
+    alone.parent.mkdir()
+    alone.write_bytes((models / "target.gguf").read_bytes())
+    result = json.loads(run(alone, "--offline", "--json").stdout)
+    (one,) = result["drafts"]
+    assert shlex.split(one["run"]) == [
+        "localspec", "chat", "-m", str(alone), "-md", "someone/some-GGUF:small.gguf",
+    ]  # fmt: skip
+
+
+def test_a_target_that_nothing_can_draft_for(store: Store, models: Path) -> None:
+    done = run(models / "mamba.gguf", "--offline")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Nothing can be drafted for mamba.gguf: ")
+    assert done.stdout.endswith(f"Run: localspec chat -m {shlex.quote(str(models / 'mamba.gguf'))}\n")
+
+
+def test_nothing_found(store: Store, models: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone" / "target.gguf"
+    alone.parent.mkdir()
+    alone.write_bytes((models / "target.gguf").read_bytes())
+    done = run(alone, "--offline")
+    assert (done.exit_code, "No draft for target.gguf was found" in done.stdout) == (0, True)
+
+
+def test_a_target_that_is_not_there(store: Store, tmp_path: Path) -> None:
+    done = run(tmp_path / "none.gguf", "--offline")
+    assert done.exit_code == 1
+    assert "There is no file" in done.stderr
+
+
+def test_pairs_for_this_machine(store: Store, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.llama.ram.total_memory", lambda: 4 * 10**9)
+    monkeypatch.setattr("localspec.llama.ram.free_memory", lambda: 3 * 10**9)
+    little = paired(models / "target.gguf", models / "small.gguf", "little")
+    huge = replace(little, name="huge", target=replace(little.target, bytes=10**10, sha256="1" * 64))
+    know([huge, little], monkeypatch)
+    done = run()
+    assert done.exit_code == 0
+    assert "Run: localspec pull little" in done.stdout
+    assert "1 left out; --all says why." in done.stdout
+    for name in ("target.gguf", "small.gguf"):
+        keep(store, models / name)
+    result = json.loads(run("--json", "--all").stdout)
+    assert [(one["pair"], one["run"], one["memory_is_exact"]) for one in result["pairs"]] == [
+        ("little", "localspec chat little", True)
+    ]
+    assert result["left_out"][0]["reason"].startswith("it needs about ")
+    know([huge], monkeypatch)
+    assert "No pair fits" in run().stdout
+
+
+def test_the_built_in_catalogue_can_be_suggested_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    for pair in catalogue.pairs():
+        if pair.draft is not None:
+            result = json.loads(run(pair.name, "--offline", "--json").stdout)
+            assert pair.draft.file in [one["draft"] for one in result["drafts"]]
+            assert result["run"] == f"localspec chat {pair.name}"
