@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
-from pathlib import Path
 
 import pytest
 
@@ -252,12 +251,13 @@ def test_show_of_a_pair_that_is_here(shelf: Shelf) -> None:
     copy = shelf.prepare_draft(bytes(2000))
     shown = run("show", "tiny", "-c", "100").stdout
     assert all(str(place) in shown for place in places)
-    assert "tiny-draft.gguf can draft for tiny-target.gguf." in shown
+    assert "tiny-draft.gguf can draft for tiny-target.gguf: " in shown
     assert "with -t 2: drafts with q4_0 (original 15.0 ms, q4_0 9.0 ms a token)" in shown
     assert "prepared drafts, 2 kB:" in shown
     facts = json.loads(run("show", "tiny", "-c", "100", "--json").stdout)
     # Two layers, two heads of 16 elements for K and V in F16, and as much for the draft.
     cache = 2 * (2 * 2 * 2 * 16 * 2 * 100)
+    assert facts["judgement"]["verdict"] == "fits"
     assert facts["memory"] == {"context": 100, "bytes": shelf.pair.bytes + cache}
     assert facts["prepared"]["copies"] == [{"format": "q4_0", "path": str(copy), "bytes": 2000}]
     assert [file["format"] for file in facts["files"]] == ["F32", "F32"]
