@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from localspec.cli import audit as cli_audit
 from localspec.cli import main
+from localspec.measure import audit as measure_audit
 
 from .mutation import planted
 from .tinygguf import write_llama
@@ -41,6 +43,10 @@ def test_tables_and_verdicts_on_standard_output_progress_on_standard_error(model
         assert shown in done.stdout
     for shown in ("greedy: math, auto drafted, the prompt in cache", "sampled: math, block, draft model"):
         assert shown in done.stderr
+
+
+def test_the_parts_that_can_be_asked_for_are_all_there_are() -> None:
+    assert cli_audit.PARTS == measure_audit.PARTS
 
 
 def test_json_is_one_line_with_every_part(models: list[str]) -> None:
