@@ -131,6 +131,7 @@ def main(folder: Path) -> None:
             files, loads = {**good, role: bad}, alive.count["loads"]
             try:
                 with LLM.from_files(**files, n_ctx=64, draft_tokens=2, prepare_draft=False, threads=1) as llm:
+                    assert alive.leaked == 4, "two models and two contexts are counted while they are held"
                     llm.generate("ab", max_tokens=2)
                 outcomes["loaded"] += 1
             except LocalspecError as error:
