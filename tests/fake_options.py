@@ -34,6 +34,10 @@ class NoTwice:
     def forced(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
         return ()
 
+    def likely(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
+        """A guess, now and then of a token that is not even allowed."""
+        return (len(answer) % 3,)[:limit]
+
     def count_legal(self, answer: Sequence[int], tokens: Sequence[int]) -> int:
         return counted(self, answer, tokens)
 
@@ -48,6 +52,9 @@ class Alternating(NoTwice):
 
     def forced(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
         return (2,)[:limit] if len(answer) % 3 == 2 else ()
+
+    def likely(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
+        return ()
 
 
 def counted(constraint: Constraint, answer: Sequence[int], tokens: Sequence[int]) -> int:

@@ -25,7 +25,7 @@ from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
 from localspec.errors import InvalidRequest, LocalspecError, NoTokenLeft
 from localspec.llama import constraint as constraint_module
-from localspec.llama.constraint import forms_of_grammar, token_constraint
+from localspec.llama.constraint import constraint_on, forms_of_grammar, forms_of_schema, token_constraint
 from localspec.llama.matching import KEPT_MASKS, GrammarConstraint
 from localspec.llama.model import Model
 from localspec.llama.token_table import TokenTable
@@ -226,6 +226,21 @@ def test_a_finished_matcher_is_never_asked_again():
             pytest.raises(AssertionError, match="asked"),
         ):
             all_questions()
+
+
+def test_text_that_is_certain_is_cut_into_its_longest_pieces():
+    """The key of a record must follow whole, in whatever tokens: all but the piece that may yet grow are proposed."""
+    schema = {"type": "object", "properties": {"city": {"type": "integer"}}, "required": ["city"]}
+    table = TokenTable(
+        [b"{", b'"', b"c", b"ci", b"ty", b"city", b":", b" ", b"1", b"}", b""], frozenset([10])
+    )
+    constraint = constraint_on(table, forms_of_schema(schema), "json_schema")
+    assert constraint.forced([0, 1], 8) == ()  # c, ci and city may follow
+    assert constraint.likely([0, 1], 8) == (5,)
+    assert constraint.likely([0, 1], 0) == ()
+    assert constraint.likely([0, 1, 3], 8) == (4,)
+    assert constraint.likely([0, 1, 5, 1, 6], 8) == ()  # a number, or a blank
+    assert constraint.likely([8, 8], 8) == constraint.likely([10], 8) == ()
 
 
 def test_forced_spans_end_where_there_is_a_choice():

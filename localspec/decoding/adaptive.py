@@ -56,7 +56,7 @@ class AdaptiveController:
             MODEL: model_confidence(),
             NGRAM: match_length(),
             PREDICTION: match_length(),
-            FORCED: Buckets((), (1.0,)),
+            FORCED: Buckets((), (0.95,)),
         }
         self.average = Average(prior=0.88, weight=10.0)
         self.begin()

@@ -109,13 +109,18 @@ class ModelDrafter:
 
 
 class ForcedDrafter(NoDrafter):
-    """Proposes what a grammar leaves no choice about: sure to stand, and no pass of a model is needed for it."""
+    """Proposes what a grammar leaves no choice about; no pass of a model is needed for it.
+
+    A point mass like any copied token: where a text can be cut into tokens in several ways, the target decides.
+    """
 
     def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
-        """The span in which each token is the only one allowed."""
+        """The span that must follow, or whose text must."""
         if sampler.constraint is None:
             return Draft()
-        forced = sampler.constraint.forced(sequence[sampler.num_prompt :], plan.room)
+        answer = sequence[sampler.num_prompt :]
+        forced = sampler.constraint.forced(answer, plan.room)
+        forced = forced or sampler.constraint.likely(answer, plan.room)
         taken = tuple(takewhile(lambda token: token not in sampler.eog and plan.take(FORCED, 1.0), forced))
         return Draft(taken)
 

@@ -28,6 +28,9 @@ class Constraint(Protocol):
     def forced(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
         """At most `limit` ids that must follow `answer`, each the only one allowed."""
 
+    def likely(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
+        """At most `limit` ids that most likely follow: their text is certain, and not how it is cut into tokens."""
+
     def count_legal(self, answer: Sequence[int], tokens: Sequence[int]) -> int:
         """How many of `tokens` may follow `answer` in this order."""
 

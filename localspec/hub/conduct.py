@@ -118,7 +118,8 @@ def _marks(model: Metadata) -> frozenset[str]:
 
 
 def _text(model: Metadata, token: int | None) -> str:
-    return "" if token is None else repr(spelled(model.tokens[token]))
+    known = token is not None and 0 <= token < len(model.tokens)
+    return repr(spelled(model.tokens[token])) if known and token is not None else ""
 
 
 def _few(texts: Collection[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,13 +11,13 @@ from pathlib import Path
 
 from localspec.hub.disk import disk_errors
 from localspec.hub.known import known_pairs
+from localspec.hub.pair import SPLIT
 from localspec.hub.prepared import Record, Source
 from localspec.hub.store import Store
 from localspec.hub.verifying import held_paths
 
 LOCK_AGE = 3600.0
 """Seconds for which a lock nobody holds is left alone: somebody may just be about to take it."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,6 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     else:
         path.unlink(missing_ok=True)
-    if _SHA256.fullmatch(path.parent.name):
-        with suppress(OSError):
-            path.parent.rmdir()
 
 
 def _partials(store: Store) -> Iterator[LeftOver]:
@@ -107,8 +103,8 @@ def _prepared(store: Store) -> Iterator[LeftOver]:
 
 
 def _has_source(record: Record, store: Store) -> bool:
-    in_store = store.home / "files" / record.source.key
-    if in_store.is_dir() and any(in_store.iterdir()):
+    key = record.source.key
+    if any(_entries(store.home / "files" / name) for name in (key, f"{SPLIT}{key}")):
         return True
     with suppress(OSError):
         return Source.of(Path(record.source.file)).is_same(record.source)
@@ -117,14 +113,12 @@ def _has_source(record: Record, store: Store) -> bool:
 
 def _unknown(store: Store) -> Iterator[LeftOver]:
     known = _known(store)
-    for path in held_paths(store):
-        if path.parent.name not in known:
-            yield LeftOver(
-                path, _size(path), "a model file of no known pair", path.parent.name, precious=True
-            )
     for folder in _entries(store.home / "files"):
-        if folder.is_dir() and not any(folder.iterdir()):
+        if not _entries(folder):
             yield LeftOver(folder, 0, "an empty folder", folder.name)
+        elif folder.name not in known:
+            lock = "" if folder.name.startswith(SPLIT) else folder.name
+            yield LeftOver(folder, _size(folder), "a model of no known pair", lock, precious=True)
 
 
 def _unfinished(store: Store) -> Iterator[LeftOver]:

@@ -74,9 +74,9 @@ class Store:
 
     def _refuse_lost(self, pair: Pair, missing: list[ModelFile]) -> None:
         """No download brings back a file that exists only where its owner keeps it."""
-        for file in (piece for whole in missing for piece in whole.pieces if self.path(piece) is None):
-            if file.local_paths and len(file.local_paths) == len(file.sources):
-                where = " or ".join(map(str, file.local_paths))
+        for piece in (piece for file in missing for piece in file.pieces if self.path(piece) is None):
+            if piece.local_paths and len(piece.local_paths) == len(piece.sources):
+                where = " or ".join(map(str, piece.local_paths))
                 raise StoreError(
                     f"The pair {pair.name} is not complete: {where} is gone or has another size.",
                     f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",

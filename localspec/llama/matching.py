@@ -87,6 +87,17 @@ class GrammarConstraint:
             return count - len(answer)
         return 0
 
+    def likely(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
+        """The longest pieces of the text that must follow; the last one may yet grow, and is left out."""
+        text = list(answer)
+        if not self._table.eog.isdisjoint(text):
+            return ()
+        with self._lock, suppress(NoTokenLeft):
+            if self._move_to(text) == len(text) and not self._ask(self._matcher.is_stopped):
+                certain = self._ask(self._matcher.compute_ff_bytes)
+                return tuple(self._table.longest_pieces(certain)[:-1][:limit])
+        return ()
+
     def _allowed(self, answer: list[int]) -> Mask:
         shared = _shared(self._path, answer)
         if shared < len(answer):

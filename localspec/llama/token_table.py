@@ -15,6 +15,10 @@ _NO_TEXT = b"\xff"
 """No byte of UTF-8: a token that starts with it stands for no text."""
 
 
+LONGEST_PIECE = 64
+"""Bytes; longer ones are runs of blanks and the like."""
+
+
 class TokenTable:
     """The bytes of every id that is text, and the ids that end a generation.
 
@@ -47,6 +51,27 @@ class TokenTable:
         for token in ends:
             marked[token] = _NO_TEXT + b"%d" % token
         return LLTokenizer(TokenizerWrapper(_Vocabulary(marked, ends)), n_vocab=len(marked), eos_token=ends)
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        """The lowest id of each piece."""
+        return {piece: token for token, piece in reversed([*enumerate(self.pieces)]) if piece}
+
+    @cached_property
+    def _longest(self) -> int:
+        return min(max(map(len, self.pieces), default=0), LONGEST_PIECE)
+
+    def longest_pieces(self, text: bytes) -> list[int]:
+        """`text` cut from its start into the longest pieces there are; ends where there is none."""
+        ids: list[int] = []
+        while text:
+            sizes = range(min(self._longest, len(text)), 0, -1)
+            size = next((size for size in sizes if text[:size] in self._ids), 0)
+            if not size:
+                break
+            ids.append(self._ids[text[:size]])
+            text = text[size:]
+        return ids
 
 
 class _Vocabulary:
