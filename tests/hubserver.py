@@ -6,17 +6,21 @@ X-Linked-Size and the Location of the bytes on a second origin, as a CDN is; `GE
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 import secrets
+import socket
+import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 ERRORS: dict[str, tuple[int, dict[str, str]]] = {
+    "expired-token": (401, {"X-Error-Message": 'User Access Token "laptop" is expired'}),
     "bad-token": (401, {"X-Error-Message": "Invalid credentials in Authorization header"}),
     "gated": (
         403,
@@ -33,15 +37,21 @@ ERRORS: dict[str, tuple[int, dict[str, str]]] = {
     "error-503": (503, {}),
 }
 
+CUTTING = ("truncate", "stall", "reset", "trickle")
+
 
 @dataclass
 class Hub:
     """What the server holds and how it behaves; change it at any time.
 
-    fault:        for requests of metadata: a key of ERRORS, "hang" or "html".
-    cdn_faults:   one per request of bytes: "truncate", "stall", "html", "wrong-range", or of ERRORS.
-    cut:          bytes sent before a truncation or a stall.
+    fault:        for requests of metadata: a key of ERRORS, "hang", "html", "reset", "moved" (the repository has
+                  another name: a relative redirect) or "circle".
+    cdn_faults:   one per request of bytes: a key of ERRORS, "html", "xhtml", "wrong-range", "wrong-total",
+                  "no-range", "unsatisfied", "short" (416 of a shorter file), "gzip", "unsized" (no length), or one
+                  that sends `cut` bytes first: "truncate", "stall", "reset", "trickle" (a byte now and then).
+                  "trickle-headers" sends those so.
     etag, size:   what the metadata say instead of the truth.
+    on_probe:     called at every request of metadata.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -57,6 +67,7 @@ class Hub:
     ranges_asked: list[str | None] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
     cdn_tokens: list[str | None] = field(default_factory=list)
+    on_probe: Callable[[], None] = lambda: None
     endpoint: str = ""
     cdn: str = ""
     closing: threading.Event = field(default_factory=threading.Event)
@@ -77,6 +88,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def reset(self) -> None:
+        """Ends the connection as a crashed machine or a firewall does."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        socket.close(self.connection.detach())
+        self.close_connection = True
+
     def do_HEAD(self) -> None:
         self.hub.probes += 1
         self.resolve()
@@ -87,16 +104,25 @@ class _Handler(BaseHTTPRequestHandler):
     def resolve(self) -> None:
         hub = self.hub
         hub.tokens.append(self.headers.get("Authorization"))
+        hub.on_probe()
         if hub.fault == "hang":
             hub.closing.wait(30)
             self.close_connection = True
-            return
-        if hub.fault == "html":
+        elif hub.fault == "html":
             self.reply(200, {"Content-Type": "text/html"}, b"<html>log in</html>")
-            return
-        if hub.fault is not None:
+        elif hub.fault == "reset":
+            self.reset()
+        elif hub.fault == "moved" and "/moved/" not in self.path:
+            self.reply(307, {"Location": re.sub("^/[^/]+", "/moved", self.path)})
+        elif hub.fault == "circle":
+            self.reply(302, {"Location": self.path})
+        elif hub.fault in ERRORS:
             self.reply(*ERRORS[hub.fault])
-            return
+        else:
+            self.locate()
+
+    def locate(self) -> None:
+        hub = self.hub
         match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/([^/]+)", self.path)
         body = hub.files.get(match[3]) if match else None
         if match is None or body is None:
@@ -124,31 +150,57 @@ class _CdnHandler(_Handler):
         body = hub.files[self.path.removeprefix("/blob/").partition("?")[0]]
         asked = self.headers.get("Range")
         hub.ranges_asked.append(asked)
-        if fault == "html":
-            self.reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>log in</html>")
+        if fault in ("html", "xhtml"):
+            kind = {"html": "text/html; charset=utf-8", "xhtml": "application/xhtml+xml"}[fault]
+            self.reply(200, {"Content-Type": kind}, b"<html>log in</html>")
+        elif fault in ("unsatisfied", "short"):
+            size = len(body) if fault == "unsatisfied" else 7
+            self.reply(416, {"Content-Range": f"bytes */{size}"})
+        elif fault == "trickle-headers":
+            self.trickle(b"HTTP/1.1 200 OK\r\nX-Padding: ")
         elif fault in ERRORS:
             self.reply(*ERRORS[fault])
         else:
             self.send(body, asked, fault)
 
     def send(self, body: bytes, asked: str | None, fault: str | None) -> None:
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.hub.ranges else 0
+        hub = self.hub
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and hub.ranges else 0
         if start >= len(body):
             self.reply(416, {"Content-Range": f"bytes */{len(body)}"})
             return
-        self.send_response(206 if asked and self.hub.ranges else 200)
-        if asked and self.hub.ranges:
+        rest = body[start:]
+        self.send_response(206 if asked and hub.ranges else 200)
+        if asked and hub.ranges and fault != "no-range":
             shown = start + 1 if fault == "wrong-range" else start
-            self.send_header("Content-Range", f"bytes {shown}-{len(body) - 1}/{len(body)}")
-        self.send_header("Content-Length", str(len(body) - start))
+            total = len(body) + 1 if fault == "wrong-total" else len(body)
+            self.send_header("Content-Range", f"bytes {shown}-{len(body) - 1}/{total}")
+        if fault == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+            rest = gzip.compress(rest)
+        if fault != "unsized":
+            self.send_header("Content-Length", str(len(rest)))
         self.send_header("Content-Type", "application/octet-stream")
         self.end_headers()
-        rest = body[start:]
-        self.stream(rest[: self.hub.cut] if fault in ("truncate", "stall") else rest)
-        if fault == "stall":
-            self.hub.closing.wait(30)
-        if fault in ("truncate", "stall"):
+        self.stream(rest[: hub.cut] if fault in CUTTING else rest)
+        if fault in CUTTING or fault == "unsized":
             self.close_connection = True
+        if fault == "stall":
+            hub.closing.wait(30)
+        elif fault == "reset":
+            self.reset()
+        elif fault == "trickle":
+            self.trickle(rest[hub.cut :])
+
+    def trickle(self, data: bytes) -> None:
+        """Sends a byte now and then, for ever or until the client has gone."""
+        sent = 0
+        with suppress(OSError):
+            while not self.hub.closing.wait(0.01):
+                self.wfile.write(data[sent : sent + 1] or b"x")
+                self.hub.served += 1
+                sent += 1
+        self.close_connection = True
 
     def stream(self, body: bytes) -> None:
         step = 1 << 14

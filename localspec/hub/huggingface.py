@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from localspec.errors import DownloadError, HashMismatch, SourceUnreachable
+from localspec.errors import SourceUnreachable
+from localspec.hub.answer import Answer, Broken, NoRange, check_facts, wrong_size
 from localspec.hub.catalogue import HubSource, ModelFile
 from localspec.hub.hubfaults import LATER, HubFaults
+from localspec.hub.pace import Pace
 from localspec.hub.partial import Partial
 from localspec.hub.progress import Reporter, readable
+from localspec.hub.within import within
 
 if TYPE_CHECKING:
     from huggingface_hub.file_download import HfFileMetadata
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
 PROBE_SECONDS = 5.0
 PAUSE_SECONDS = 1.0
 MAX_FAILURES = 3
-CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-
-T = TypeVar("T")
+# What a connection must bring before the count of failures starts again.
+GROUND = 1 << 18
 
 
 class HubFetcher:
@@ -39,8 +38,8 @@ class HubFetcher:
     def __init__(self) -> None:
         self._down: SourceUnreachable | None = None
 
-    def fetch(self, file: ModelFile, source: HubSource, partial: Partial, report: Reporter) -> None:
-        """Appends to `partial` until it has all bytes. Raises DownloadError."""
+    def fetch(self, file: ModelFile, source: HubSource, partial: Partial, report: Reporter) -> bool:
+        """Appends to `partial` until it has all bytes; whether they came in one piece. Raises DownloadError."""
         if self._down is not None:
             raise self._down
         try:
@@ -49,11 +48,7 @@ class HubFetcher:
         except SourceUnreachable as error:
             self._down = error
             raise
-        download.run()
-
-
-class _Broken(Exception):
-    """The transfer broke in a way that may pass; the message says how."""
+        return download.run()
 
 
 class _Download:
@@ -71,35 +66,34 @@ class _Download:
         # The bytes themselves are wanted: a compressed answer has no length and no ranges.
         self.headers = build_hf_headers() | {"Accept-Encoding": "identity"}
         self.faults = HubFaults(file, source, endpoint, has_token="authorization" in self.headers)
+        self.ranges = True
 
     def probe(self) -> None:
         """Asks once, and briefly, whether the endpoint is there and has these bytes."""
         found = self._metadata()
         if found.commit_hash is None:
             raise self.faults.unreachable("does not answer as a model hub does (a login page or a proxy?)")
-        if found.etag and SHA256.fullmatch(found.etag) and found.etag != self.file.sha256:
-            error = self.faults.wrong(f"has another {self.file.file}, with sha256 {found.etag[:12]}…")
-            raise HashMismatch(
-                error.message, error.remedy, **error.data, expected=self.file.sha256, actual=found.etag
-            )
-        if found.size is not None and found.size != self.file.bytes:
-            raise self._wrong_size(found.size)
+        check_facts(found.etag, found.size, self.file, self.faults)
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Streams until the partial is complete. A broken transfer goes on where it broke, a few times."""
-        best, failures = self.partial.size, 0
+        whole, best, failures = self.partial.size == 0, self.partial.size, 0
         while self.partial.size < self.file.bytes:
             try:
                 self._stream()
-            except _Broken as broken:
-                # Only new ground counts: a server without ranges could break at the same place for ever.
+            except Broken as broken:
+                # Only new ground counts: a server without ranges could break at the same place for ever, and one
+                # that lets a few bytes through each time nearly so.
                 size = self.partial.size
-                failures = 1 if size > best else failures + 1
-                best = max(best, size)
+                whole = whole and size == 0
+                if size - best >= GROUND:
+                    best, failures = size, 0
+                failures += 1
                 if failures > MAX_FAILURES:
                     where = f"at {readable(size)} of {readable(self.file.bytes)} of {self.file.file}"
                     raise self.faults.unreachable(f"{broken} {where}", LATER) from broken
                 time.sleep(PAUSE_SECONDS * failures)
+        return whole
 
     def _metadata(self) -> HfFileMetadata:
         from huggingface_hub import get_hf_file_metadata
@@ -109,110 +103,102 @@ class _Download:
                 return get_hf_file_metadata(self.url, timeout=PROBE_SECONDS)
 
         try:
-            return _within(PROBE_SECONDS, ask)
+            return within(PROBE_SECONDS, ask)
         except Exception as error:
             raise self.faults.from_exception(error) from error
 
     def _stream(self) -> None:
-        from huggingface_hub import constants, get_session
-        from huggingface_hub.errors import HfHubHTTPError
-
-        # The HTTP library differs between versions of huggingface_hub; its own error class says which it is.
-        transport_error: type[Exception] = HfHubHTTPError.__mro__[1]
-        start = self.partial.size
-        headers = self.headers | ({"Range": f"bytes={start}-"} if start else {})
-        stall = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
-        stream = get_session().stream("GET", self.url, headers=headers, timeout=stall, follow_redirects=True)
-        try:
-            with stream as response:
-                self._check(response)
-                self._write(response, start)
-        except transport_error as error:
-            raise _Broken(_how(error)) from error
-        if self.partial.size < self.file.bytes:
-            raise _Broken("closed the connection early")
-
-    def _check(self, response: Any) -> None:
-        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined,unused-ignore]
-
-        status = response.status_code
-        if status == 429 or status >= 500:
-            raise _Broken(f"answered with server error {status}")
-        if status >= 400:
-            response.read()
+        start = self.partial.size if self.ranges else 0
+        with closing(self._open(start)) as response:
             try:
-                hf_raise_for_status(response)
-            except Exception as error:
-                raise self.faults.from_exception(error) from error
-        if response.headers.get("Content-Type", "").startswith("text/html"):
-            raise self.faults.unreachable("sent a web page instead of the file (a login page or a proxy?)")
+                begins = Answer(response, self.file, self.faults).start(start)
+            except NoRange:
+                self.ranges = False
+                raise
+            self._write(response, begins)
+        if self.partial.size < self.file.bytes:
+            raise Broken("closed the connection early")
 
-    def _write(self, response: Any, start: int) -> None:
-        done = self._start_of(response, start)
+    def _open(self, start: int) -> Any:
+        from huggingface_hub import constants, get_session
+
+        stall = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+        headers = self.headers | ({"Range": f"bytes={start}-"} if start else {})
+        client = get_session()
+        request = client.build_request("GET", self.url, headers=headers, timeout=stall)
+
+        def send() -> Any:
+            return client.send(request, stream=True, follow_redirects=True)
+
+        try:
+            return within(3 * stall, send, late=lambda response: response.close())
+        except TimeoutError as error:
+            raise Broken("does not answer in time") from error
+        except _transport_errors() as error:
+            raise Broken(_how(error)) from error
+
+    def _write(self, response: Any, done: int) -> None:
         self.partial.truncate(done)
         with self.partial.append() as out:
-            for chunk in response.iter_bytes():
+            for chunk in _chunks(response):
                 if done + len(chunk) > self.file.bytes:
-                    raise self._wrong_size(None)
+                    raise wrong_size(None, self.file, self.faults)
                 out.write(chunk)
                 done += len(chunk)
                 self.report(done)
 
-    def _start_of(self, response: Any, start: int) -> int:
-        """Where the answer's bytes begin: at 0 if the server ignored the range."""
-        if response.status_code == 206:
-            match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            if match is None or int(match[1]) != start:
-                raise self.faults.wrong(f"sent another range of {self.file.file} than was asked for")
-            if match[2] not in ("*", str(self.file.bytes)):
-                raise self._wrong_size(int(match[2]))
-            return start
-        length = response.headers.get("Content-Length")
-        if (
-            length is not None
-            and "Content-Encoding" not in response.headers
-            and int(length) != self.file.bytes
-        ):
-            raise self._wrong_size(int(length))
-        return 0
 
-    def _wrong_size(self, size: int | None) -> DownloadError:
-        had = "more bytes" if size is None else f"{size} bytes"
-        return self.faults.wrong(f"has {had} under the name {self.file.file}, which has {self.file.bytes}")
+def _chunks(response: Any) -> Iterator[bytes]:
+    pace = Pace()
+    try:
+        for chunk in response.iter_bytes():
+            yield chunk
+            if pace.is_lost(len(chunk)):
+                raise Broken("sends next to nothing")
+    except _transport_errors() as error:
+        raise Broken(_how(error)) from error
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # The HTTP library differs between versions of huggingface_hub; its own error class says which it is.
+    # A RuntimeError: another thread met a fault and closed the client that all of them share.
+    return HfHubHTTPError.__mro__[1], RuntimeError
 
 
 def _how(error: Exception) -> str:
     name = type(error).__name__
     if name == "ReadTimeout":
         return "stopped sending"
+    if name == "TooManyRedirects":
+        return "redirects in a circle"
     return "cannot be reached" if name.startswith("Connect") else "broke the connection"
 
 
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """The call's result, or TimeoutError.
+class _Quiet:
+    """Keeps huggingface_hub's advice to anonymous users off the terminal, while any thread wants that."""
 
-    Timeouts of sockets count per address and leave out the name look-up, so a firewall that drops packets can
-    hold a call for minutes; the thread left behind ends with its socket.
-    """
-    result: Future[T] = Future()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._level = logging.NOTSET
 
-    def run() -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        logger = logging.getLogger("huggingface_hub")
+        with self._lock:
+            if self._depth == 0:
+                self._level = logger.level
+                logger.setLevel(logging.ERROR)
+            self._depth += 1
         try:
-            result.set_result(call())
-        except BaseException as error:
-            result.set_exception(error)
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    logger.setLevel(self._level)
 
-    threading.Thread(target=run, name="localspec-probe", daemon=True).start()
-    return result.result(timeout=seconds)
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps huggingface_hub's advice to anonymous users off the terminal."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+_quiet = _Quiet()

@@ -10,6 +10,7 @@ from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.hub.catalogue import ModelFile, Pair, pairs
 from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
 from localspec.hub.home import default_home, home_folder
+from localspec.hub.locks import locked
 from localspec.hub.partial import Partial
 from localspec.hub.prepared import PreparedDrafts, Source
 from localspec.hub.progress import Reporter, readable
@@ -17,7 +18,6 @@ from localspec.hub.progress import Reporter, readable
 __all__ = ["Store", "default_home"]
 
 FORMAT = 1
-LOCK_POLL_SECONDS = 0.2
 
 
 class Store:
@@ -41,6 +41,11 @@ class Store:
             raise StoreError(
                 f"The store cannot read {path}: {error.strerror}.", CHANGE_HOME, path=str(path)
             ) from error
+
+    def found(self, file: ModelFile) -> Path | None:
+        """What lies under the file's final name, whatever it is: only `check` knows whether it is the file."""
+        path = self._final(file)
+        return path if path.is_file() else None
 
     def pair_paths(self, pair: Pair, *, with_draft: bool = True) -> tuple[Path, Path | None]:
         """Target and draft (None if the pair has none, or it is not wanted). Raises NotDownloaded."""
@@ -90,27 +95,17 @@ class Store:
 
     @contextmanager
     def lock(self, file: ModelFile, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        """Holds the file's lock, which the system drops with the process.
+        """Holds the file's lock, which ends with the process however that ends.
 
         waiting:  called again and again while another process has the lock; None makes that a StoreError.
         """
-        from filelock import FileLock, Timeout
 
-        lock = FileLock(self.home / "locks" / f"{file.sha256}.lock")
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=LOCK_POLL_SECONDS)
-            except Timeout:
-                if waiting is None:
-                    message = f"{file.file} is being downloaded by another process."
-                    raise StoreError(
-                        message, "Wait for it, or stop it.", path=str(self._final(file))
-                    ) from None
-                waiting()
-        try:
+        def busy() -> None:
+            message = f"{file.file} is being downloaded by another process."
+            raise StoreError(message, "Wait for it, or stop it.", path=str(self._final(file)))
+
+        with locked(self.home / "locks" / f"{file.sha256}.lock", waiting or busy):
             yield
-        finally:
-            lock.release()
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
         """Returns if the sha256 of `path` is right; else removes it and raises HashMismatch."""
@@ -168,10 +163,8 @@ class Store:
         return self.home / "format"
 
     def _write_format(self) -> None:
-        from filelock import FileLock
-
         # Two first pulls at once: the second finds the file written.
-        with FileLock(self.home / "locks" / "format.lock"):
+        with locked(self.home / "locks" / "format.lock"):
             if not self._version_file.exists():
                 write_durably(self._version_file, f"{FORMAT}\n")
 
