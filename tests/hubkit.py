@@ -166,3 +166,30 @@ def finished(child: subprocess.Popen[str]) -> tuple[int, str]:
     """The exit code, once it has ended, and what it wrote to stderr."""
     _, errors = child.communicate()
     return child.returncode, errors
+
+
+CLI = """
+import pickle, sys
+pair = pickle.loads(bytes.fromhex(sys.argv[1]))
+exec(sys.argv[2])
+from localspec.hub import catalogue, store
+catalogue.pair = lambda name: pair
+catalogue.pairs = store.pairs = lambda: [pair]
+sys.argv = ["localspec", *sys.argv[3:]]
+from localspec.__main__ import main
+main()
+"""
+
+
+def run_cli(pair: Pair, home: Path, *arguments: str, before: str = "") -> subprocess.Popen[str]:
+    """The real command line in a process of its own, which knows one pair; `before` is run ahead of everything."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CLI, pickle.dumps(pair).hex(), before, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"LOCALSPEC_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )

@@ -65,7 +65,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
         # Errors of files carry a file name; a broken pipe of the caller's progress bar is not the store's.
         if error.filename is None and error.errno not in BROKEN:
             raise
-        where = error.filename or folder
+        where = error.filename2 or error.filename or folder
         raise StoreError(
             f"The store cannot use {where}: {error.strerror}.", CHANGE_HOME, path=str(where)
         ) from error
