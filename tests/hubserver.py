@@ -143,6 +143,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _CdnHandler(_Handler):
+    def setup(self) -> None:
+        super().setup()
+        # What a killed client had not read is lost: little, as far as that is the server's choice.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+
     def resolve(self) -> None:
         hub = self.hub
         fault = hub.cdn_faults.pop(0) if hub.cdn_faults else None
