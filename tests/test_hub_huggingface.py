@@ -17,7 +17,7 @@ from localspec.hub.catalogue import ModelFile
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.partial import Partial
 from localspec.hub.progress import Reporter
-from tests.hubkit import HUB, Recorder, content, hub_of, model_file, sandbox
+from tests.hubkit import HUB, Recorder, content, hub_of, make_pair, model_file, run_cli, sandbox
 from tests.hubserver import Hub
 
 BODY = content(1, 300_000)
@@ -274,3 +274,23 @@ def test_an_error_of_the_callback_passes_and_keeps_the_bytes(partial: Partial) -
         HubFetcher().fetch(FILE, HUB, partial, Reporter(FILE.file, FILE.bytes, stop))
     assert BODY.startswith(partial.path.read_bytes())
     assert partial.size > 0
+
+
+@pytest.mark.parametrize("token", [None, "hf_old"])
+def test_the_command_has_four_sentences_for_gated_token_missing_and_down(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    said = []
+    for fault in ("gated", "bad-token", "no-repo", "error-503"):
+        hub.fault = fault
+        child = run_cli(make_pair(FILE), tmp_path / "home", "pull", "small", "-q")
+        output, errors = child.communicate()
+        assert (child.returncode, output) == (1, "")
+        assert errors.startswith("error: The pair small is not complete: model.gguf missing. ")
+        assert "Traceback" not in errors
+        said.append(errors)
+    # Without a token, a hub's 401 means that there is nothing one may see.
+    assert len(set(said)) == (4 if token else 3)
+    assert hub.probes == 4

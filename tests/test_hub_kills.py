@@ -76,7 +76,8 @@ def moments_of_wheels(seed: int) -> list[Moment]:
     return [
         Moment("import", draw.randint(1, 300)),
         Moment("subprocess.Popen", draw.randint(1, 2)),
-        *(Moment("bytes", draw.randint(100_000, len(BODY) // 5)) for _ in range(3)),
+        # More than the pip of the process killed before may still be sent.
+        *(Moment("bytes", draw.randint(600_000, len(BODY) // 5)) for _ in range(3)),
         Moment("os.rename", draw.randint(1, 2)),
         Moment("tempfile.mkdtemp", 1),
         Moment("verify", draw.randint(1, 11)),

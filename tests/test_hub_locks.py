@@ -127,9 +127,7 @@ def test_on_a_disk_without_locking_too(store: Store) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(NO_LOCKS))
-def test_every_way_to_lack_locks_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_every_way_to_lack_locks_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(_self: object) -> None:
         raise OSError(code, os.strerror(code))
 

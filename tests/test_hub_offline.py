@@ -128,4 +128,3 @@ def test_help_and_list_make_no_socket(store: Store) -> None:
         child = run_cli(PAIR, store.home, *arguments, before=NO_SOCKETS)
         child.communicate()
         assert child.returncode == 0
-

@@ -48,7 +48,14 @@ def test_a_window_with_too_few_bytes_is_seen_and_the_next_one_begins_anew() -> N
     watched = Pace(clock=lambda: now[0])
     least = int(pace.WINDOW_SECONDS * pace.LEAST_BYTES_PER_SECOND)
     heard = []
-    for seconds, count in [(29.0, 0), (1.0, least), (30.0, least), (30.0, least - 1), (29.0, 1), (1.0, least)]:
+    for seconds, count in [
+        (29.0, 0),
+        (1.0, least),
+        (30.0, least),
+        (30.0, least - 1),
+        (29.0, 1),
+        (1.0, least),
+    ]:
         now[0] += seconds
         heard.append(watched.is_lost(count))
     assert heard == [False, False, False, True, False, False]
@@ -99,9 +106,7 @@ def test_new_ground_lets_the_count_of_failures_start_again(
     assert hub.served == len(BODY)
 
 
-def test_headers_that_come_byte_by_byte(
-    hub: Hub, partial: Partial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_that_come_byte_by_byte(hub: Hub, partial: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     hub.cdn_faults = ["trickle-headers"] * 20
     with pytest.raises(SourceUnreachable, match="does not answer in time at 0 bytes of 600 kB"):
@@ -183,7 +188,7 @@ def test_another_file_in_the_middle_is_seen_before_a_byte_of_it_is_kept(hub: Hub
     hub.cut = 1000
     hub.cdn_faults = ["truncate"]
     hub.on_probe = lambda: setattr(hub, "etag", "0" * 64 if hub.ranges_asked else None)
-    with pytest.raises(HashMismatch, match="has another model.gguf, with sha256 000000000000"):
+    with pytest.raises(HashMismatch, match=r"has another model\.gguf, with sha256 000000000000"):
         fetch(partial)
     assert partial.path.read_bytes() == BODY[:1000]
 
@@ -209,7 +214,9 @@ def test_a_proxy_that_answers_for_the_hub(
     monkeypatch.delenv("NO_PROXY")
     huggingface_hub.close_session()
     hub.fault = proxy
-    with pytest.raises(SourceUnreachable, match=r"http://hub\.invalid (does not answer as a|answered with server)"):
+    with pytest.raises(
+        SourceUnreachable, match=r"http://hub\.invalid (does not answer as a|answered with server)"
+    ):
         fetch(partial)
     assert hub.probes == 1
 

@@ -80,7 +80,8 @@ class Answer:
 
     @property
     def _is_compressed(self) -> bool:
-        return self._headers.get("Content-Encoding", "identity").lower() != "identity"
+        encoding: str = self._headers.get("Content-Encoding", "identity")
+        return encoding.lower() != "identity"
 
 
 def check_facts(etag: str | None, size: int | None, file: ModelFile, faults: HubFaults) -> None:

@@ -132,9 +132,7 @@ class _Download:
 
         try:
             return within(3 * stall, send, late=lambda response: response.close())
-        except TimeoutError as error:
-            raise Broken("does not answer in time") from error
-        except _transport_errors() as error:
+        except Exception as error:
             raise Broken(_how(error)) from error
 
     def _write(self, response: Any, done: int) -> None:
@@ -155,20 +153,18 @@ def _chunks(response: Any) -> Iterator[bytes]:
             yield chunk
             if pace.is_lost(len(chunk)):
                 raise Broken("sends next to nothing")
-    except _transport_errors() as error:
+    except Broken:
+        raise
+    except Exception as error:
+        # Of the HTTP library (which one differs between versions of huggingface_hub), or a RuntimeError: another
+        # thread met a fault and closed the client that all of them share. Errors of the loop's body do not come here.
         raise Broken(_how(error)) from error
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # The HTTP library differs between versions of huggingface_hub; its own error class says which it is.
-    # A RuntimeError: another thread met a fault and closed the client that all of them share.
-    return HfHubHTTPError.__mro__[1], RuntimeError
 
 
 def _how(error: Exception) -> str:
     name = type(error).__name__
+    if isinstance(error, TimeoutError):
+        return "does not answer in time"
     if name == "ReadTimeout":
         return "stopped sending"
     if name == "TooManyRedirects":

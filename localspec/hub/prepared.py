@@ -160,6 +160,7 @@ class PreparedDrafts:
 
         Raises StoreError if another process has the lock or the folder cannot be written.
         """
+
         def busy() -> None:
             name = Path(source.file).name
             message = f"{name} is being prepared by another process."

@@ -166,7 +166,9 @@ class _Pull:
         account = f"The pair {self.pair.name} is not complete: {' and '.join(missing)} missing{there}."
         for file, actual in self.damaged.items():
             if file.file in missing:
-                account += f" The {file.file} that lay here was damaged (sha256 {actual[:12]}…) and is removed."
+                account += (
+                    f" The {file.file} that lay here was damaged (sha256 {actual[:12]}…) and is removed."
+                )
         data = error.data | {"pair": self.pair.name, "missing": missing, "present": here}
         return type(error)(f"{account} {error.message}", error.remedy, **data)
 

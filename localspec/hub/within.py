@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ def within(seconds: float, call: Callable[[], T], late: Callable[[T], None] | No
         try:
             value = call()
         except BaseException as error:
-            if not result.cancelled():
+            with suppress(InvalidStateError):
                 result.set_exception(error)
             return
         try:
