@@ -78,8 +78,24 @@ def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object
         "n_ctx": context.n_ctx,
         "widths": [engine.session.min_width if verifies else 1, context.n_batch],
         "build": metadata.version("llama-cpp-python"),
-        "machine": [platform.node(), platform.machine(), platform.processor(), os.cpu_count()],
+        "machine": _machine(),
     }
+
+
+def _machine() -> list[object]:
+    return [platform.node(), platform.machine(), platform.processor(), os.cpu_count()]
+
+
+def calibrated_files(home: Path) -> set[tuple[str, int]]:
+    """Name and bytes of each model file whose costs were measured on this machine, under whatever settings."""
+    found = set()
+    for path in (home / "calibration").glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            facts = data["facts"]
+            if data["format"] == FORMAT and facts["machine"] == _machine():
+                found.add((str(facts["file"]), int(facts["bytes"])))
+    return found
 
 
 def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> float | None:

@@ -13,9 +13,13 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.engine import Engine, StrPath, engine_options
 from localspec.errors import EngineClosed
-from localspec.hub.catalogue import DEFAULT_PAIR, pair
+from localspec.hub.catalogue import DEFAULT_PAIR, pair, warnings
+from localspec.hub.folder import read_folder
 from localspec.hub.home import home_folder
+from localspec.hub.hubmodels import paths_on_disk
+from localspec.hub.reference import required_reference
 from localspec.hub.store import Store
+from localspec.hub.usage import record_use
 from localspec.llama.backend import close_at_exit
 from localspec.policy import describe_drafting
 from localspec.preparation import improved_engine, load_engine
@@ -47,7 +51,7 @@ class LLM:
     """
 
     def __init__(self, engine: Engine, draft_tokens: int | str = "auto") -> None:
-        """Use `from_pair` or `from_files`."""
+        """Use `from_pair`, `from_hub` or `from_files`."""
         self._engine: Engine | None = engine
         self._draft_tokens = draft_tokens
         self._home: Path | None = None
@@ -72,10 +76,41 @@ class LLM:
         `from_files` raises.
         """
         store = Store(None if home is None else home_folder(home))
-        target, draft = store.pair_paths(pair(name), with_draft=not options.get("no_draft"))
-        return cls.from_files(
+        target, draft = store.pair_paths(pair(name, store.home), with_draft=not options.get("no_draft"))
+        llm = cls.from_files(
             target, draft, home=store.home, draft_tokens=draft_tokens, notify=notify, **options
         )
+        llm.engine.warnings += warnings(name, store.home)
+        return llm
+
+    @classmethod
+    def from_folder(cls, folder: StrPath, **options: Any) -> LLM:
+        """Load a folder that `localspec export` made: it is only read. Arguments as for `from_files`.
+
+        Raises `CatalogueError` for a folder that is not whole, and what `from_files` raises.
+        """
+        _, target, draft = read_folder(Path(checked_path("folder", folder)))
+        return cls.from_files(target, draft, **options)
+
+    @classmethod
+    def from_hub(
+        cls,
+        target: str,
+        draft: str | None = None,
+        *,
+        home: StrPath | None = None,
+        draft_tokens: int | str = "auto",
+        notify: Notify = _ignore,
+        **options: Any,
+    ) -> LLM:
+        """Load models of a hub's repositories, `org/repo:quant`, that `localspec pull` fetched and pinned.
+
+        The network is not used. Arguments as for `from_files`; raises `NotDownloaded` and what that raises.
+        """
+        store = Store(None if home is None else home_folder(home))
+        named = [target] if draft is None or options.get("no_draft") else [target, draft]
+        paths = paths_on_disk([required_reference(name) for name in named], store)
+        return cls.from_files(*paths, home=store.home, draft_tokens=draft_tokens, notify=notify, **options)
 
     @classmethod
     def from_files(
@@ -112,6 +147,7 @@ class LLM:
             except BaseException:
                 llm.close()
                 raise
+        record_use(Path(target), Path(draft) if draft and llm.engine.draft else None, home=folder)
         return llm
 
     @property

@@ -7,6 +7,7 @@ distribution). Which widths share their bits is measured here, once for a model,
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -122,18 +123,17 @@ def measured_classes(model: Model, options: ContextOptions, length: int = LENGTH
 
 
 def usable_widths(classes: Sequence[WidthClass]) -> Widths | None:
-    """The longest run of measured widths in one class, from 1 or else from 2 tokens on; None if it is too short.
+    """The widths from 1 or else from 2 on that share their bits; None if they end too soon to draft.
 
-    Every width within the run was measured, or lies between two that were and belongs to no other class.
+    Where all measured widths from there on agree, those between them do. Where some do not, a width that was not
+    measured may be computed in pieces of either kind: the run then ends before the first of these.
     """
     for low in (1, 2):
         members = next((set(group.widths) for group in classes if low in group.widths), set())
-        measured = sorted(width for group in classes for width in group.widths if width >= low)
-        high = low
-        for width in measured:
-            if width not in members:
-                break
-            high = width
+        measured = {width for group in classes for width in group.widths if width >= low}
+        high = max(members, default=low)
+        if measured != {width for width in members if width >= low}:
+            high = next(width for width in itertools.count(low) if width + 1 not in members)
         if high >= LEAST_HIGH:
             return Widths(low, high)
     return None

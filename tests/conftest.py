@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.storekit import Shelf, make_shelf
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, which tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -20,6 +22,12 @@ def real_paths() -> tuple[Path, Path]:
     target, draft = _pulled("qwen2.5-coder-1.5b")
     assert draft is not None
     return target, draft
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """A store of its own, and a tiny pair that is known and not in it."""
+    return make_shelf(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -98,4 +106,5 @@ def _calibration_folder(tmp_path_factory) -> Iterator[None]:
         patch.setattr("localspec.calibration.default_home", lambda: home)
         patch.setattr("localspec.preparation.default_home", lambda: home)
         patch.setattr("localspec.strictness.default_home", lambda: home)
+        patch.setattr("localspec.hub.usage.default_home", lambda: home)
         yield

@@ -2,12 +2,14 @@
 
 `HEAD /org/repo/resolve/REVISION/FILE` answers 302 with X-Repo-Commit, X-Linked-Etag (the sha256),
 X-Linked-Size and the Location of the bytes on a second origin, as a CDN is; `GET` there honours ranges.
+`GET /api/models/org/repo?blobs=true` answers with the repository's commit, licence and files.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
 import secrets
 import socket
@@ -18,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
+from urllib.parse import quote, unquote, urlsplit
 
 ERRORS: dict[str, tuple[int, dict[str, str]]] = {
     "expired-token": (401, {"X-Error-Message": 'User Access Token "laptop" is expired'}),
@@ -44,6 +47,11 @@ CUTTING = ("truncate", "stall", "reset", "trickle")
 class Hub:
     """What the server holds and how it behaves; change it at any time.
 
+    files:        of every repository that `repos` does not have; by path, as in `repos`.
+    repos:        files of single repositories, by name; any other does not exist then.
+    commit:       of every repository's main branch; the bytes are the same at any commit.
+    in_git:       paths that are kept by git itself, so that they have no sha256.
+    info_fault:   like `fault`, for questions about repositories; also "no-json" and "no-sha".
     fault:        for requests of metadata: a key of ERRORS, "hang", "html", "reset", "moved" (the repository has
                   another name: a relative redirect) or "circle".
     cdn_faults:   one per request of bytes: a key of ERRORS, "html", "xhtml", "wrong-range", "wrong-total",
@@ -55,6 +63,11 @@ class Hub:
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
+    repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    commit: str = "89abcdef0123456789abcdef0123456789abcdef"
+    in_git: set[str] = field(default_factory=set)
+    info_fault: str | None = None
+    asked_for: list[str] = field(default_factory=list)
     fault: str | None = None
     cdn_faults: list[str] = field(default_factory=list)
     cut: int = 1000
@@ -99,32 +112,68 @@ class _Handler(BaseHTTPRequestHandler):
         self.resolve()
 
     def do_GET(self) -> None:
-        self.resolve()
+        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)", unquote(urlsplit(self.path).path))
+        if match is None:
+            self.resolve()
+        else:
+            self.info(match[1])
+
+    def refused(self, fault: str | None) -> bool:
+        """Misbehaves if it should, and says whether it did."""
+        self.hub.tokens.append(self.headers.get("Authorization"))
+        if fault is None or (fault == "moved" and "/moved/" in self.path):
+            return False
+        if fault == "hang":
+            self.hub.closing.wait(30)
+            self.close_connection = True
+        elif fault == "html":
+            self.reply(200, {"Content-Type": "text/html"}, b"<html>log in</html>")
+        elif fault == "reset":
+            self.reset()
+        elif fault == "moved":
+            self.reply(307, {"Location": re.sub("^/[^/]+", "/moved", self.path)})
+        elif fault == "circle":
+            self.reply(302, {"Location": self.path})
+        else:
+            self.reply(*ERRORS[fault])
+        return True
+
+    def info(self, repo: str) -> None:
+        hub = self.hub
+        hub.asked_for.append(self.path)
+        odd = {"no-json": b"[]", "no-sha": b'{"id": "a/b"}'}.get(hub.info_fault or "")
+        if odd is not None:
+            self.reply(200, {"Content-Type": "application/json"}, odd)
+            return
+        files = hub.repos.get(repo) if hub.repos else hub.files
+        if self.refused(hub.info_fault or ("no-repo" if files is None else None)):
+            return
+        assert files is not None
+        answer = {
+            "id": repo,
+            "sha": hub.commit,
+            "tags": ["gguf", "license:apache-2.0"],
+            "siblings": [self.described(path, body) for path, body in files.items()],
+        }
+        self.reply(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
+
+    def described(self, path: str, body: bytes) -> dict[str, object]:
+        hub = self.hub
+        git = hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+        found: dict[str, object] = {"rfilename": path, "size": len(body), "blobId": git}
+        if path not in hub.in_git:
+            sha256 = hub.etag or hashlib.sha256(body).hexdigest()
+            found["lfs"] = {"size": len(body), "sha256": sha256, "pointerSize": 134}
+        return found
 
     def resolve(self) -> None:
         hub = self.hub
-        hub.tokens.append(self.headers.get("Authorization"))
         hub.on_probe()
-        if hub.fault == "hang":
-            hub.closing.wait(30)
-            self.close_connection = True
-        elif hub.fault == "html":
-            self.reply(200, {"Content-Type": "text/html"}, b"<html>log in</html>")
-        elif hub.fault == "reset":
-            self.reset()
-        elif hub.fault == "moved" and "/moved/" not in self.path:
-            self.reply(307, {"Location": re.sub("^/[^/]+", "/moved", self.path)})
-        elif hub.fault == "circle":
-            self.reply(302, {"Location": self.path})
-        elif hub.fault in ERRORS:
-            self.reply(*ERRORS[hub.fault])
-        else:
-            self.locate()
-
-    def locate(self) -> None:
-        hub = self.hub
-        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/([^/]+)", self.path)
-        body = hub.files.get(match[3]) if match else None
+        if self.refused(hub.fault):
+            return
+        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", unquote(self.path))
+        files = hub.repos.get(match[1], {}) if match and hub.repos else hub.files
+        body = files.get(match[3]) if match else None
         if match is None or body is None:
             self.reply(*ERRORS["no-file"])
             return
@@ -137,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "X-HF-Warning": f"{secrets.token_hex(4)}; You are not logged in. Please do.",
                 "X-Linked-Etag": f'"{etag}"',
                 "X-Linked-Size": str(size),
-                "Location": f"{hub.cdn}/blob/{match[3]}?signature=abc",
+                "Location": f"{hub.cdn}/blob/{quote(match[1])}/{quote(match[3])}?signature=abc",
             },
         )
 
@@ -152,7 +201,8 @@ class _CdnHandler(_Handler):
         hub = self.hub
         fault = hub.cdn_faults.pop(0) if hub.cdn_faults else None
         hub.cdn_tokens.append(self.headers.get("Authorization"))
-        body = hub.files[self.path.removeprefix("/blob/").partition("?")[0]]
+        org, name, path = unquote(urlsplit(self.path).path).removeprefix("/blob/").split("/", 2)
+        body = (hub.repos[f"{org}/{name}"] if hub.repos else hub.files)[path]
         asked = self.headers.get("Range")
         hub.ranges_asked.append(asked)
         if fault in ("html", "xhtml"):
@@ -170,16 +220,18 @@ class _CdnHandler(_Handler):
 
     def send(self, body: bytes, asked: str | None, fault: str | None) -> None:
         hub = self.hub
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and hub.ranges else 0
+        honoured = asked if hub.ranges else None
+        first, _, last = (honoured or "bytes=0-").removeprefix("bytes=").partition("-")
+        start, stop = int(first), min(int(last) + 1, len(body)) if last else len(body)
         if start >= len(body):
             self.reply(416, {"Content-Range": f"bytes */{len(body)}"})
             return
-        rest = body[start:]
-        self.send_response(206 if asked and hub.ranges else 200)
-        if asked and hub.ranges and fault != "no-range":
+        rest = body[start:stop]
+        self.send_response(206 if honoured else 200)
+        if honoured and fault != "no-range":
             shown = start + 1 if fault == "wrong-range" else start
             total = len(body) + 1 if fault == "wrong-total" else len(body)
-            self.send_header("Content-Range", f"bytes {shown}-{len(body) - 1}/{total}")
+            self.send_header("Content-Range", f"bytes {shown}-{stop - 1}/{total}")
         if fault == "gzip":
             self.send_header("Content-Encoding", "gzip")
             rest = gzip.compress(rest)

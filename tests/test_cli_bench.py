@@ -215,7 +215,8 @@ def test_calibrate_shows_both_models_and_measures_once(
 ) -> None:
     measured: list[str] = []
 
-    def calibrate(context: Context, *, verifies: bool) -> Calibration:
+    def calibrate(context: Context, *, verifies: bool, min_width: int) -> Calibration:
+        assert min_width == 1
         measured.append(context.model.path.name)
         step = 0.01 * len(measured)
         return Calibration(CostTable({1: step, 4: 1.5 * step}, slope=1e-6), steady=True)

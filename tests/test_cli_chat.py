@@ -21,6 +21,7 @@ from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
 from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError, NotDownloaded, PairingError, TemplateError
+from localspec.hub.reference import Reference
 from tests.fake_llm import FakeLLM
 
 ROOT = Path(__file__).parents[1]
@@ -214,9 +215,6 @@ def test_ctrl_c_while_loading_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> 
         ["pair", "-m", "x.gguf"],
         ["-md", "x.gguf"],
         ["pair", "-md", "x.gguf"],
-        ["-m", "Qwen/Some-GGUF:Q4_K_M"],
-        ["Qwen/Some-GGUF"],
-        ["-m", "a.gguf", "-md", "Qwen/Some-GGUF:Q4_K_M"],
         ["--draft-tokens", "many"],
         ["--draft-tokens", "-1"],
         ["-ngl", "1.5"],
@@ -285,6 +283,15 @@ def test_pair_may_be_a_path(opened: list[ModelOptions], path: str) -> None:
     run("-p", "hi", path)
     assert opened[0].pair_name() is None
     assert opened[0].files() == (Path(path), None)
+
+
+def test_models_may_be_those_of_a_hub(opened: list[ModelOptions]) -> None:
+    run("-p", "hi", "Qwen/Some-GGUF:q4_k_m", "-md", "Qwen/Draft-GGUF:Q8_0")
+    run("-p", "hi", "-m", "a.gguf", "-md", "Qwen/Draft-GGUF")
+    assert [options.pair_name() for options in opened] == [None, None]
+    draft = Reference("Qwen/Draft-GGUF", "Q8_0")
+    assert opened[0].files() == (Reference("Qwen/Some-GGUF", "Q4_K_M"), draft)
+    assert opened[1].files() == (Path("a.gguf"), Reference("Qwen/Draft-GGUF", ""))
 
 
 def test_options_reach_the_engine_and_the_request(llm: FakeLLM) -> None:

@@ -1,4 +1,4 @@
-"""`localspec pull`, `list` and `rm` on a small pair in a store of its own."""
+"""`localspec pull` and `rm` on a small pair in a store of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec.cli import main, models
+from localspec.cli import main, remove
 from localspec.cli.models import pull as pull_command
 from localspec.cli.pulling import Lines, progress_display
 from localspec.errors import DownloadError
@@ -41,9 +41,9 @@ PAIR = Pair(
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    monkeypatch.setattr(catalogue, "pair", lambda _name: PAIR)
-    monkeypatch.setattr(catalogue, "pairs", lambda: [PAIR])
-    monkeypatch.setattr("localspec.hub.store.pairs", lambda: [PAIR])
+    monkeypatch.setattr(catalogue, "pair", lambda _name, _home=None: PAIR)
+    monkeypatch.setattr(catalogue, "pairs", lambda _home=None: [PAIR])
+    monkeypatch.setattr("localspec.hub.store.pairs", lambda _home: [PAIR])
     return Store()
 
 
@@ -59,20 +59,6 @@ def put(store: Store, *contents: bytes) -> None:
 
 def run(*arguments: str, stdin: str = "") -> Result:
     return CliRunner().invoke(main, arguments, input=stdin)
-
-
-@pytest.mark.parametrize(
-    ("contents", "presence"), [((), "no"), ((TARGET,), "part"), ((TARGET, DRAFT), "yes")]
-)
-def test_list_says_what_is_on_disk(store: Store, contents: tuple[bytes, ...], presence: str) -> None:
-    put(store, *contents)
-    heading, row = run("list").stdout.splitlines()
-    assert heading.split() == ["NAME", "SIZE", "ON", "DISK", "LICENCE", "TAGS", "WHAT", "IT", "IS"]
-    assert row.split() == ["tiny", "17", "bytes", presence, "MIT", "test", "A", "tiny", "pair"]
-    (described,) = json.loads(run("list", "--json").stdout)
-    assert (described["name"], described["bytes"], described["on_disk"]) == ("tiny", 17, presence)
-    assert [file["role"] for file in described["files"]] == ["target", "draft"]
-    assert sum(file["path"] is not None for file in described["files"]) == len(contents)
 
 
 def test_pull_of_a_complete_pair_verifies_it_and_says_so(store: Store) -> None:
@@ -131,7 +117,7 @@ def test_rm_asks_at_a_terminal(
     store: Store, monkeypatch: pytest.MonkeyPatch, answer: str, removed: bool
 ) -> None:
     put(store, TARGET, DRAFT)
-    monkeypatch.setattr(models, "can_ask", lambda: True)
+    monkeypatch.setattr(remove, "can_ask", lambda: True)
     result = run("rm", "tiny", stdin=answer)
     assert result.exit_code == 0
     assert "Remove tiny from this disk? [y/N]" in result.stderr

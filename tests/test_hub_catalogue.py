@@ -16,6 +16,12 @@ GOOD = (Path(__file__).parents[1] / "models" / f"{DEFAULT_PAIR}.toml").read_text
 PATH = f"models/{DEFAULT_PAIR}.toml"
 
 
+@pytest.fixture(autouse=True)
+def no_pairs_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LOCALSPEC_PAIRS", raising=False)
+
+
 def test_the_default_pair() -> None:
     found = pair(DEFAULT_PAIR)
     assert found.draft is not None

@@ -12,7 +12,7 @@ import huggingface_hub.constants
 import pytest
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, HashMismatch, SourceUnreachable
-from localspec.hub import huggingface
+from localspec.hub import endpoint, hubfile
 from localspec.hub.catalogue import ModelFile
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.partial import Partial
@@ -112,7 +112,7 @@ def test_a_transfer_that_never_gets_further_ends(hub: Hub, partial: Partial, fau
     with pytest.raises(SourceUnreachable) as caught:
         fetch(partial)
     assert words in caught.value.message
-    assert hub.cdn_faults == [fault] * (20 - huggingface.MAX_FAILURES - 1)
+    assert hub.cdn_faults == [fault] * (20 - hubfile.MAX_FAILURES - 1)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_content_length_that_is_not_the_files(hub: Hub, partial: Partial, star
 def test_an_unreachable_endpoint_is_asked_once(
     hub: Hub, partial: Partial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(huggingface, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint, "PROBE_SECONDS", 0.2)
     hub.fault = "hang"
     fetcher = HubFetcher()
     for _ in range(3):
@@ -232,7 +232,7 @@ def test_a_name_lookup_that_hangs_does_not_hold_the_pull(
         released.wait(30)
         raise socket.gaierror("released")
 
-    monkeypatch.setattr(huggingface, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint, "PROBE_SECONDS", 0.2)
     monkeypatch.setattr(socket, "getaddrinfo", hanging_lookup)
     with pytest.raises(SourceUnreachable, match="does not answer in time"):
         fetch(partial)

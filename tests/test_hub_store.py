@@ -32,7 +32,7 @@ def put(store: Store, file: ModelFile) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(store_module, "pairs", lambda: [PAIR, OTHER])
+    monkeypatch.setattr(store_module, "pairs", lambda _home: [PAIR, OTHER])
     return Store(tmp_path / "störe 🗄")
 
 

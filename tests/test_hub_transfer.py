@@ -10,7 +10,7 @@ import huggingface_hub.constants
 import pytest
 
 from localspec.errors import DownloadError, HashMismatch, SourceUnreachable
-from localspec.hub import huggingface, pace
+from localspec.hub import hubfile, huggingface, pace
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.pace import Pace
 from localspec.hub.partial import Partial
@@ -90,7 +90,7 @@ def test_a_few_bytes_more_each_time_are_no_progress(
         fetch(partial)
     assert words in caught.value.message
     assert "what was fetched is kept" in caught.value.remedy
-    assert len(hub.cdn_faults) == 20 - huggingface.MAX_FAILURES - 1
+    assert len(hub.cdn_faults) == 20 - hubfile.MAX_FAILURES - 1
     assert 0 < partial.size < len(BODY)
     assert BODY.startswith(partial.path.read_bytes())
 

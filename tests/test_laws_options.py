@@ -199,8 +199,8 @@ def test_drafts_without_an_options_history_are_seen(name, fault):
 @pytest.mark.parametrize(
     ("function", "right", "wrong"),
     [
-        ("_CoupledRound.draw", "perturbed(probs, self.seed, position)", "perturbed(probs, self.seed, position + 1)"),
-        ("_CoupledRound.draw", "perturbed(probs, self.seed, position)", "perturbed(probs, self.seed, self.position)"),
+        ("_CoupledRound.draw", "perturbed(probs, self.noise, position)", "perturbed(probs, self.noise, position + 1)"),
+        ("_CoupledRound.draw", "perturbed(probs, self.noise, position)", "perturbed(probs, self.noise, self.position)"),
     ],
 )  # fmt: skip
 def test_drafts_drawn_with_the_noise_of_another_position_are_seen(function, right, wrong):

@@ -14,7 +14,7 @@ import pytest
 from localspec import LLM
 from localspec.decoding.distribution import Distribution
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import RejectionRule, perturbed
+from localspec.decoding.rules import Noise, RejectionRule, perturbed
 from localspec.decoding.sampling import distribution
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft, acceptance, block, rejection
@@ -129,7 +129,7 @@ def test_agreement_is_what_the_coupled_draws_do() -> None:
     rows = rng.normal(size=(2, 40)).astype(np.float32) * 2
     params = SamplingParams(temperature=1.2, top_k=25, top_p=1.0, min_p=0.0)
     p, q = (distribution(row, params) for row in rows)
-    same = [perturbed(p, seed, 7) == perturbed(q, seed, 7) for seed in range(5_000)]
+    same = [perturbed(p, Noise(seed), 7) == perturbed(q, Noise(seed), 7) for seed in range(5_000)]
     assert np.mean(same) == pytest.approx(agreement(p, q), abs=0.028)  # 4 standard deviations
 
 

@@ -344,7 +344,7 @@ def test_removing_a_pair_removes_what_was_prepared_from_its_draft(
 ) -> None:
     bodies = {name: content(seed, 3000) for seed, name in enumerate(("target.gguf", "draft.gguf"))}
     pair = make_pair(*(model_file(name, body) for name, body in bodies.items()))
-    monkeypatch.setattr(store_module, "pairs", lambda: [pair])
+    monkeypatch.setattr(store_module, "pairs", lambda _home: [pair])
     store = Store(home)
     store.prepare()
     for file in pair.files:

@@ -14,7 +14,7 @@ SHORT = [{"role": "user", "content": "Explain in a few sentences why the sky is 
 
 
 def minutes(points: int) -> list[dict[str, str]]:
-    """A meeting's minutes to summarize, about 21 tokens a point."""
+    """A meeting's minutes to summarize, about 27 tokens a point."""
     lines = [
         f"Point {i}: the members spoke about budget line {i * 7} and asked for figure {i * i} by week {i % 9}."
         for i in range(1, points)
@@ -24,8 +24,12 @@ def minutes(points: int) -> list[dict[str, str]]:
 
 
 LONG = minutes(30)
-CONTEXTS = {"100 tokens": (minutes(4), 100), "600 tokens": (LONG, 600), "1700 tokens": (minutes(64), 1700)}
-NUM_TOKENS = 64
+CONTEXTS = {
+    "100 tokens": (minutes(4), 100),
+    "600 tokens": (minutes(22), 600),
+    "1700 tokens": (minutes(64), 1700),
+}
+NUM_TOKENS = 40
 
 
 @pytest.fixture(scope="module", params=list(CONTEXTS))
@@ -66,10 +70,10 @@ def test_ids_do_not_depend_on_the_controller(strict_llm, context, monkeypatch):
         assert adaptive.ids == plain.ids
 
 
-def same_with_and_without_a_draft(llm, messages, num_tokens):
+def same_with_and_without_a_draft(llm, messages, num_tokens, lengths):
     for settings in ({"temperature": 0}, {"seed": 5}):
         plain = llm.generate(messages, draft_tokens="off", max_tokens=num_tokens, **settings)
-        for num_draft_tokens in (1, 3, 5):
+        for num_draft_tokens in lengths:
             drafted = llm.generate(messages, draft_tokens=num_draft_tokens, max_tokens=num_tokens, **settings)
             assert drafted.stats.drafted > 0
             assert drafted.ids == plain.ids
@@ -81,14 +85,14 @@ def test_the_strict_form_of_k_quants(real_paths):
         settings = llm.settings["target"]
         assert settings["cache_type_v"] == "bf16" and not settings["repack"]
         assert any(warning.startswith("Strict mode: passes of ") for warning in llm.warnings)
-        for messages in (SHORT, minutes(17)):
-            same_with_and_without_a_draft(llm, messages, 24)
+        same_with_and_without_a_draft(llm, SHORT, 16, lengths=(1, 3, 5))
+        same_with_and_without_a_draft(llm, minutes(11), 12, lengths=(4,))
 
 
 def test_the_strict_form_of_bf16(bf16_path, q4_0_paths):
     with LLM.from_files(bf16_path, q4_0_paths[1], n_ctx=1024, strict=True, draft_tokens=3) as llm:
-        for messages in (SHORT, LONG):
-            same_with_and_without_a_draft(llm, messages, 32)
+        same_with_and_without_a_draft(llm, SHORT, 24, lengths=(1, 3))
+        same_with_and_without_a_draft(llm, minutes(17), 16, lengths=(7,))
 
 
 def test_reused_cells_answer_like_a_cold_start(strict_llm):
@@ -108,6 +112,6 @@ def test_reused_cells_answer_like_a_cold_start(strict_llm):
 
 
 def test_sampled_rows_repeat_with_a_seed_whatever_ran_before(strict_llm):
-    first = strict_llm.generate(SHORT, max_tokens=40, seed=11)
+    first = strict_llm.generate(SHORT, max_tokens=24, seed=11)
     strict_llm.generate(LONG, max_tokens=3)
-    assert strict_llm.generate(SHORT, max_tokens=40, seed=11).ids == first.ids
+    assert strict_llm.generate(SHORT, max_tokens=24, seed=11).ids == first.ids

@@ -94,11 +94,11 @@ def test_equal_to_the_references_in_their_order(seed):
 
 
 def test_typical_may_leave_out_the_likeliest():
-    """.5 is less typical than the others here: entropy 1.9 nats, surprises .69 and 2.3."""
-    logits = np.log([0.5] + [0.05] * 10)
-    assert 0 not in kept(logits, typical_p=0.4)
-    assert kept(logits, typical_p=0.4) == list(range(1, 9))
-    assert kept(logits, typical_p=1.0) == list(range(11))
+    """Entropy 2.16 nats: a surprise of 0.92 (probability .4) is farther from it than one of 3.0 (.05)."""
+    logits = np.log([0.4] + [0.05] * 12)
+    assert kept(logits, typical_p=0.38) == list(range(1, 9))
+    assert kept(logits, typical_p=0.7) == list(range(13))
+    assert kept(logits, typical_p=1.0) == list(range(13))
 
 
 def test_one_token_always_stays():

@@ -71,12 +71,14 @@ def write_llama(
     pre: str = "gpt-2",
     extra: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
+    per_part: int = 0,
 ) -> Path:
     """A model with plain attention.
 
     noise: 0 to 1, how much of the weights comes from `noise_seed` and not `seed`. ends: whether it is likely
     to choose the end-of-generation token soon; otherwise greedy output goes on until a limit. extra: more
-    key-values, which replace the usual ones. leave_out: tensors not written.
+    key-values, which replace the usual ones. leave_out: tensors not written. per_part: tensors of each file of a
+    split model, whose first part is returned; 0 is one file.
     """
     vocab = byte_vocab(n_vocab, changed=changed_tokens)
     vocab.add_bos, vocab.pre = add_bos, pre
@@ -86,7 +88,7 @@ def write_llama(
     _mute(tensors, vocab)
     if ends:
         tensors["output.weight"][vocab.special["eos"]] = _Weights(seed, 0.0, 1)(_N_EMBD, gain=8.0)
-    return _write(path, "llama", vocab, template, values, _without(tensors, leave_out))
+    return _write(path, "llama", vocab, template, values, _without(tensors, leave_out), per_part)
 
 
 def write_gemma(
@@ -243,8 +245,9 @@ def _write(
     template: str | None,
     values: Mapping[str, Any],
     tensors: Mapping[str, np.ndarray],
+    per_part: int = 0,
 ) -> Path:
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=per_part)
     writer.add_name(path.stem)
     for key, value in values.items():
         _add(writer, key, value)
@@ -265,7 +268,8 @@ def _write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    count = -(-len(tensors) // per_part) if per_part else 1
+    return path if count == 1 else path.with_name(f"{path.stem}-00001-of-{count:05}.gguf")
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

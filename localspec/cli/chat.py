@@ -43,7 +43,8 @@ def chat(
     yes: bool,
     offline: bool,
 ) -> None:
-    """Chat with PAIR: the name of a model pair (the default one if left out) or the path of a GGUF file.
+    """Chat with PAIR: the name of a model pair (the default one if left out), the path of a GGUF
+    file, or org/repo:quant, a model of a Hugging Face repository.
 
     With -p, or with text on standard input, it prints one answer and exits: the answer goes to standard
     output, everything else to standard error. Otherwise it is a conversation; /help lists its commands.

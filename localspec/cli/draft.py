@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.options import json_option, quiet_option
+from localspec.cli.options import json_option, model_of, quiet_option
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("action", type=click.Choice(["show", "make", "rm"]), default="show")
 @click.argument("pair", required=False)
-@click.option("-md", "--draft", "file", metavar="FILE", help="A draft model, a GGUF file, instead of PAIR's.")
+@click.option(
+    "-md",
+    "--draft",
+    "file",
+    metavar="FILE|org/repo:quant",
+    help="A draft model, a GGUF file or one pulled from a hub, instead of PAIR's.",
+)
 @click.option("-t", "--threads", type=int, help="CPU threads that will draft.  [default: physical cores]")
 @json_option
 @quiet_option
@@ -52,7 +58,7 @@ def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
     if as_json:
         click.echo(json.dumps({"draft": str(path), **_described(trial)}))
     else:
-        click.echo(f"{path.name}: {_sentence(trial)}")
+        click.echo(f"{path.name}: {sentence(trial)}")
 
 
 def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
@@ -76,12 +82,12 @@ def _show(path: Path | None, as_json: bool) -> None:
     drafts = PreparedDrafts(Store().home)
     records = [record for record in drafts.records() if path is None or record.source.is_of(path)]
     if as_json:
-        click.echo(json.dumps([_entry(record, drafts) for record in records]))
+        click.echo(json.dumps([entry(record, drafts) for record in records]))
         return
     for record in records:
         click.echo(record.source.file)
         for trial in record.trials:
-            click.echo(f"  with -t {trial.facts.get('threads')}: {_sentence(trial)}")
+            click.echo(f"  with -t {trial.facts.get('threads')}: {sentence(trial)}")
         for name in record.copies:
             click.echo(f"  {drafts.path(record.source, name)}{_size(record, name)}")
     if not records:
@@ -94,7 +100,7 @@ def _size(record: Record, name: str) -> str:
     return f", {readable(record.copies[name])}"
 
 
-def _entry(record: Record, drafts: PreparedDrafts) -> dict[str, object]:
+def entry(record: Record, drafts: PreparedDrafts) -> dict[str, object]:
     copies = [
         {"format": name, "path": str(drafts.path(record.source, name)), "bytes": size}
         for name, size in record.copies.items()
@@ -107,7 +113,7 @@ def _described(trial: Trial) -> dict[str, object]:
     return {"chosen": trial.chosen, "seconds_per_token": dict(trial.seconds), "fault": trial.fault or None}
 
 
-def _sentence(trial: Trial) -> str:
+def sentence(trial: Trial) -> str:
     """What was measured and chosen."""
     if trial.fault:
         return f"used as it is, no copy could be made: {trial.fault}"
@@ -116,10 +122,13 @@ def _sentence(trial: Trial) -> str:
     return f"drafts with {trial.chosen} ({times} a token){doubt}"
 
 
-def _file(file: str) -> Path:
-    if not file.strip():
-        raise click.UsageError("The name of the draft file is empty.")
-    return Path(file)
+def _file(text: str) -> Path:
+    """The file of that path, or of the hub's model that was pulled. Raises `NotDownloaded`."""
+    from localspec.hub.hubmodels import paths_on_disk
+    from localspec.hub.store import Store
+
+    model = model_of(text)
+    return model if isinstance(model, Path) else paths_on_disk([model], Store())[0]
 
 
 def _draft_of(pair: str | None, file: str | None) -> Path:

@@ -13,6 +13,7 @@ from localspec.cli.terminal import ask, busy, can_ask, say
 from localspec.errors import NotDownloaded
 
 if TYPE_CHECKING:
+    from localspec.hub.reference import Reference
     from localspec.llm import LLM
 
 
@@ -26,7 +27,7 @@ class Consent:
 
 
 def open_engine(options: ModelOptions, notify: Callable[[str], None]) -> LLM:
-    """Load what the options name. Raises `NotDownloaded` for a known pair that is not on disk.
+    """Load what the options name. Raises `NotDownloaded` for a pair, or a hub's model, that is not on disk.
 
     notify: told in a sentence when something takes long.
     """
@@ -34,9 +35,22 @@ def open_engine(options: ModelOptions, notify: Callable[[str], None]) -> LLM:
 
     name = options.pair_name()
     if name is None:
-        target, draft = options.files()
-        return LLM.from_files(target, draft, notify=notify, **options.engine())
+        return LLM.from_files(*_paths(options), notify=notify, **options.engine())
     return LLM.from_pair(name or _default_pair(), notify=notify, **options.engine())
+
+
+def _paths(options: ModelOptions) -> tuple[Path, Path | None]:
+    """Where the models lie that the options name without a pair."""
+    from localspec.hub.hubmodels import paths_on_disk
+    from localspec.hub.reference import Reference
+    from localspec.hub.store import Store
+
+    target, draft = options.files()
+    models = [target] if draft is None or options.no_draft else [target, draft]
+    references = [model for model in models if isinstance(model, Reference)]
+    here = iter(paths_on_disk(references, Store()) if references else ())
+    paths = [next(here) if isinstance(model, Reference) else model for model in models]
+    return paths[0], paths[1] if len(paths) > 1 else None
 
 
 def _tell(sentence: str) -> None:
@@ -55,9 +69,13 @@ def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
     except NotDownloaded as missing:
         if not _may_pull(missing, consent):
             raise
-        from localspec.cli.pulling import pull_pair
+        from localspec.cli.pulling import pull_hub_models, pull_pair
 
-        pull_pair(str(missing.data["name"]), quiet=consent.quiet)
+        references = _references(missing)
+        if references:
+            pull_hub_models(references, quiet=consent.quiet)
+        else:
+            pull_pair(str(missing.data["name"]), quiet=consent.quiet)
         llm = _load(options, consent)
     with contextlib.closing(llm):
         for warning in llm.warnings:
@@ -73,9 +91,30 @@ def _load(options: ModelOptions, consent: Consent) -> LLM:
 
 
 def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:
-    if consent.offline:
+    if consent.offline or not (consent.yes or can_ask()):
         return False
-    return consent.yes or (can_ask() and ask(f"{missing.message}\nDownload it now?", default=True))
+    return consent.yes or ask(f"{_what(missing)}\nDownload it now?", default=True)
+
+
+def _what(missing: NotDownloaded) -> str:
+    """What is missing and its size, which for a hub's models that are not pinned yet the hub knows."""
+    references = _references(missing)
+    if not references:
+        return missing.message
+    from localspec.hub.hubmodels import as_pair
+    from localspec.hub.progress import readable
+    from localspec.hub.reference import find
+
+    pair = as_pair(references, [find(reference) for reference in references])
+    files = " and ".join(f"{file.file} ({readable(file.bytes)})" for file in pair.files)
+    return f"{missing.message}\nIt stands for {files}."
+
+
+def _references(missing: NotDownloaded) -> tuple[Reference, ...]:
+    """The hub's models that are missing, with those that belong to them; () where it is a pair."""
+    references = missing.data.get("references", ())
+    assert isinstance(references, tuple)
+    return references
 
 
 def pair_title(options: ModelOptions, llm: LLM) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,10 +12,9 @@ import click
 
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
+    from localspec.hub.reference import Reference
 
 Function = Callable[..., Any]
-
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")
 
 
 class WordOrCount(click.ParamType):  # type: ignore[type-arg]
@@ -98,13 +96,18 @@ class ModelOptions:
         if self.target is not None or _is_path(name):
             return None
         if self.draft is not None:
-            raise click.UsageError("-md/--draft goes with -m/--target or a GGUF file as PAIR.")
+            raise click.UsageError(
+                "-md/--draft goes with -m/--target, or with a GGUF file or org/repo:quant as PAIR."
+            )
         return name
 
-    def files(self) -> tuple[Path, Path | None]:
-        """Target and draft file, where `pair_name` is None. Raises `click.UsageError` for a hub's names."""
-        target = _file(self.target if self.target is not None else self.pair or "")
-        return target, None if self.draft is None else _file(self.draft)
+    def files(self) -> tuple[Path | Reference, Path | Reference | None]:
+        """Target and draft, where `pair_name` is None: files, or models of a hub's repositories.
+
+        Raises `click.UsageError` for an empty name.
+        """
+        target = model_of(self.target if self.target is not None else self.pair or "")
+        return target, None if self.draft is None else model_of(self.draft)
 
     def check(self) -> None:
         """Raise `click.UsageError` or `InvalidRequest` for what can be refused before anything is loaded."""
@@ -181,16 +184,14 @@ def _is_path(name: str) -> bool:
     return name.lower().endswith(".gguf") or "/" in name or "\\" in name
 
 
-def _file(text: str) -> Path:
+def model_of(text: str) -> Path | Reference:
+    """The file of that path, or the model that `org/repo:quant` names. Raises `click.UsageError` if empty."""
+    from localspec.hub.reference import parse_reference
+
     if not text.strip():
         raise click.UsageError("The name of a model file is empty.")
-    path = Path(text)
-    if _HUB_NAME.fullmatch(text) and not text.lower().endswith(".gguf") and not path.exists():
-        raise click.UsageError(
-            f"{text!r} looks like a repository of a model hub: this version takes pair names "
-            "(see `localspec list`) and GGUF files."
-        )
-    return path
+    reference = parse_reference(text)
+    return Path(text) if reference is None or Path(text).exists() else reference
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,15 @@ def _option(*names: str, **settings: Any) -> _Option:
 
 _PAIR = click.argument("pair", required=False)
 _MODEL_OPTIONS = (
-    _option("-m", "--target", metavar="FILE", help="Target model, a GGUF file, instead of PAIR."),
-    _option("-md", "--draft", metavar="FILE", help="Draft model, a GGUF file, for that target."),
+    _option(
+        "-m",
+        "--target",
+        metavar="FILE|org/repo:quant",
+        help="Target model, instead of PAIR: a GGUF file, or one of a Hugging Face repository.",
+    ),
+    _option(
+        "-md", "--draft", metavar="FILE|org/repo:quant", help="Draft model for that target, named likewise."
+    ),
     _option("--no-draft", is_flag=True, help="Plain decoding, nothing is drafted."),
     _option("--draft-tokens", type=DRAFT_TOKENS, default="auto", help="Tokens drafted per round."),
     _option("-n", "--max-tokens", type=int, help="Longest answer, in tokens.  [default: until the end]"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from localspec.cli.terminal import is_terminal, say
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from localspec.hub.progress import Progress, ProgressCallback
+    from localspec.hub.reference import Reference
 
 LINES_PER_PHASE = 10
 
@@ -26,11 +27,36 @@ def pull_pair(
     from localspec.hub.store import Store
 
     chosen = pair(name)
+    with _stoppable(name), progress_display(quiet) as show:
+        return pull(chosen, store=Store(), source=source, offline=offline, progress=show)
+
+
+def pull_hub_models(
+    references: Sequence[Reference],
+    *,
+    source: str = "auto",
+    offline: bool = False,
+    quiet: bool = False,
+    update: bool = False,
+) -> tuple[Path, Path | None]:
+    """Fetch and pin what is missing of a hub's model, or of two: target and draft. Raises what
+    `hub.hubmodels.pull_references` raises."""
+    from localspec.hub.hubmodels import command_words, pull_references
+    from localspec.hub.store import Store
+
+    words = command_words(references) + (" --update" if update else "")
+    with _stoppable(words), progress_display(quiet) as show:
+        return pull_references(
+            references, store=Store(), source=source, offline=offline, update=update, progress=show
+        )
+
+
+@contextlib.contextmanager
+def _stoppable(words: str) -> Iterator[None]:
     try:
-        with progress_display(quiet) as show:
-            return pull(chosen, store=Store(), source=source, offline=offline, progress=show)
+        yield
     except KeyboardInterrupt:
-        say(f"Stopped. `localspec pull {name}` goes on from here.")
+        say(f"Stopped. `localspec pull {words}` goes on from here.")
         raise
 
 

@@ -84,24 +84,40 @@ class CoupledRule:
 
     def round(self, position: int) -> Round:
         """The noise is keyed by each token's own position, so rounds leave no trace."""
-        return _CoupledRound(self.seed, position)
+        return _CoupledRound(position, Noise(self.seed))
 
 
 @dataclass(frozen=True)
 class _CoupledRound:
-    seed: int
     position: int
+    noise: Noise
 
     def draw(self, probs: Distribution, position: int) -> int:
-        return perturbed(probs, self.seed, position)
+        return perturbed(probs, self.noise, position)
 
     def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
         return coupled(
-            target_probs, draft, lambda probs, index: perturbed(probs, self.seed, self.position + index)
+            target_probs, draft, lambda probs, index: perturbed(probs, self.noise, self.position + index)
         )
 
 
-def perturbed(probs: Distribution, seed: int, position: int) -> int:
+class Noise:
+    """Gumbel noise of a seed, by position and token. The last noise of each position is kept while a round lasts: the
+    target's row often has the tokens that the draft's had."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._kept: dict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+
+    def at(self, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Noise for each token, shape (m,)."""
+        known = self._kept.get(position)
+        if known is None or not np.array_equal(known[0], tokens):
+            known = self._kept[position] = (tokens, gumbel(self._seed, position, tokens))
+        return known[1]
+
+
+def perturbed(probs: Distribution, noise: Noise, position: int) -> int:
     """argmax(log p + G), G Gumbel noise of (seed, position, token): an exact draw from p.
 
     Two distributions that share seed and position draw the same token where they agree (Daliri et al., 2408.07978).
@@ -109,7 +125,7 @@ def perturbed(probs: Distribution, seed: int, position: int) -> int:
     if len(probs.tokens) == 1:
         return int(probs.tokens[0])
     with np.errstate(divide="ignore"):
-        scores = np.log(probs.probs) + gumbel(seed, position, probs.tokens)
+        scores = np.log(probs.probs) + noise.at(position, probs.tokens)
     return int(probs.tokens[int(np.argmax(scores))])
 
 

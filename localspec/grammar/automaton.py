@@ -29,7 +29,7 @@ class Automaton:
     last: frozenset[int] = frozenset()
     empty: bool = False
 
-    @property
+    @cached_property
     def starts(self) -> int:
         """First bytes of its texts, as bits."""
         return reduce(or_, (self._leads[position] for position in self.first), 0)

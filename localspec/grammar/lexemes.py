@@ -31,7 +31,7 @@ from localspec.grammar.rules import flat_rules
 
 MOST_POSITIONS = 600
 """Characters in a lexeme that is compared with others, repetitions written out where their automaton counts them."""
-MOST_CHARACTERS = 50_000
+MOST_CHARACTERS = 200_000
 """Characters of a lexeme written as a regular expression."""
 DEEPEST = 100
 MOST_RULES = 300
@@ -84,14 +84,13 @@ class _Grouping:
         root: Node = Ref(ROOT)
         if ROOT in self._sizes and self._size(root).writable:
             return {ROOT: Lexeme(root)}  # nothing stands behind it, nothing beside it
-        while True:
+        while self._steps > 0:
             rules = _in_use(self._rules, {name: self._group(body) for name, body in self._rules.items()})
-            if self._steps < 1:
-                return by_characters(self._rules)
             guilty = self._in_the_way(rules)
             if not guilty:
-                return rules
+                return rules if self._steps > 0 else by_characters(self._rules)
             self._apart |= guilty
+        return by_characters(self._rules)
 
     def _group(self, node: Node) -> Node:
         """The node with its largest parts without recursion as lexemes."""
@@ -103,10 +102,19 @@ class _Grouping:
             case Seq(items):
                 return self._group_sequence(node, items)
             case Alt(options):
-                return Alt(tuple(self._group(option) for option in options))
+                return self._group_alternatives(node, options)
             case Repeat(item, low, high):
                 return Repeat(self._group(item), low, high)
         return node
+
+    def _group_alternatives(self, node: Node, options: tuple[Node, ...]) -> Node:
+        """Those without recursion become one lexeme, unless they were one and had to be taken apart."""
+        flat = [option for option in options if self._may_be_lexeme(option)]
+        together = Alt(tuple(flat))
+        if len(flat) < 2 or together == node or together in self._apart or not self._may_be_lexeme(together):
+            return Alt(tuple(self._group(option) for option in options))
+        others = [self._group(option) for option in options if option not in flat]
+        return Alt((Lexeme(together), *others))
 
     def _group_sequence(self, node: Node, items: tuple[Node, ...]) -> Node:
         """Neighbours without recursion become one lexeme, unless they were one and had to be taken apart."""
@@ -138,16 +146,16 @@ class _Grouping:
     def _in_the_way(self, rules: Rules) -> set[Node]:
         """Bodies of lexemes that may end where another one goes on, and of those."""
         following = _following(rules, self._automaton)
+        longer = [(node, self._automaton(node)) for node in following if isinstance(node, Lexeme)]
+        self._steps -= len(following) * len(longer)
         guilty: set[Node] = set()
-        for shorter, behind in following.items():
-            for longer in following:
-                if isinstance(longer, Chars):
-                    continue  # it ends with its only character
-                hit, self._steps = self._automaton(shorter).overrun(
-                    self._automaton(longer), behind, self._steps
-                )
-                if hit:
-                    guilty |= {node.body for node in (shorter, longer) if isinstance(node, Lexeme)}
+        for node, behind in following.items():
+            mine = self._automaton(node)
+            for other, its in longer if self._steps > 0 else ():
+                if mine.starts & its.starts:
+                    hit, self._steps = mine.overrun(its, behind, self._steps)
+                    if hit:
+                        guilty |= {part.body for part in (node, other) if isinstance(part, Lexeme)}
         return guilty
 
     def _automaton(self, node: Node) -> Automaton:
@@ -169,7 +177,7 @@ class _Grouping:
         if isinstance(node, Ref):
             return self._sizes[node.name]
         if isinstance(node, Chars):
-            return Size(1, 20 * len(node.ranges), 1)
+            return Size(1, 2 + 16 * len(node.ranges), 1)
         sizes = [self._size(child) for child in children(node)]
         copies = node.high if isinstance(node, Repeat) and node.high and node.high <= COUNTED else 1
         return Size(

@@ -8,7 +8,7 @@ from localspec.errors import InvalidRequest
 from localspec.grammar.chars import LAST, complement, ranges_of
 from localspec.grammar.nodes import Alt, Chars, Node, Ref, Repeat, Seq, sequence
 
-LONGEST_GRAMMAR = 500_000
+LONGEST_GRAMMAR = 100_000
 """Characters."""
 DEEPEST_GROUP = 60
 LARGEST_REPETITION = 2000

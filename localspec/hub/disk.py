@@ -14,7 +14,7 @@ from localspec.errors import DiskFull, StoreError
 from localspec.hub.progress import readable
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG}
+BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOLCK}
 BLOCK = 1 << 20
 MAKE_ROOM = "Free some space, or set LOCALSPEC_HOME to a folder on another disk."
 CHANGE_HOME = "Check its permissions, or set LOCALSPEC_HOME to a folder you can write to."

@@ -33,7 +33,7 @@ def adopt(file: ModelFile, store: Store, report: Reporter) -> Path | None:
 def _cached(file: ModelFile, source: HubSource) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(source.repo, file.file, revision=source.revision)
+    found = try_to_load_from_cache(source.repo, source.path or file.file, revision=source.revision)
     # The third answer is a marker object: the cache knows that the repository lacks the file.
     path = Path(found).resolve() if isinstance(found, str) else None
     return path if path is not None and path.is_file() and path.stat().st_size == file.bytes else None

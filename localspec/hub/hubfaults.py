@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TypeVar
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.catalogue import HubSource, ModelFile
+from localspec.hub.pair import HubSource
 
 Fault = TypeVar("Fault", bound=DownloadError)
 
 CONNECTION = "Check the connection and the proxy, or name a mirror in HF_ENDPOINT."
 LATER = "Pull again later: what was fetched is kept."
+OTHER_SOURCE = "Upgrade localspec, or choose another --source."
 
 
 class HubFaults:
-    """Makes the errors of one file at one endpoint; `has_token` says whether a token was sent."""
+    """Makes the errors of one file at one endpoint.
 
-    def __init__(self, file: ModelFile, source: HubSource, endpoint: str, has_token: bool) -> None:
+    has_token: whether a token was sent; otherwise: what to do where the endpoint does not have it.
+    """
+
+    def __init__(
+        self, file: str, source: HubSource, endpoint: str, has_token: bool, otherwise: str = OTHER_SOURCE
+    ) -> None:
         self._file = file
         self._source = source
+        self._otherwise = otherwise
         self._endpoint = endpoint
         self._has_token = has_token
 
@@ -27,15 +35,23 @@ class HubFaults:
         """The endpoint does not do its work."""
         return self._make(SourceUnreachable, f"Hugging Face at {self._endpoint} {fault}.", remedy)
 
+    def no_hub(self) -> SourceUnreachable:
+        """Something else answers there."""
+        return self.unreachable("does not answer as a model hub does (a login page or a proxy?)")
+
     def wrong(self, fault: str) -> DownloadError:
         """The endpoint has something else under this name."""
         message = f"Hugging Face at {self._endpoint} {fault}."
-        return self._make(DownloadError, message, "Choose another --source.")
+        return self._make(DownloadError, message, self._otherwise)
 
     def from_exception(self, error: Exception) -> DownloadError:
         """For anything that huggingface_hub or its HTTP library raised."""
         from huggingface_hub import errors as hub
 
+        if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, AttributeError)):
+            return self.no_hub()
+        if isinstance(error, hub.HFValidationError):
+            return self._missing(f"{self._source.repo} cannot be the name of a repository.")
         if isinstance(error, TimeoutError) or type(error).__name__.endswith("Timeout"):
             return self.unreachable("does not answer in time")
         if isinstance(error, hub.OfflineModeIsEnabled):
@@ -59,9 +75,7 @@ class HubFaults:
         if code == "RevisionNotFound":
             return self._missing(f"The repository {repo} has no revision {self._source.revision}.")
         if code == "EntryNotFound":
-            return self._missing(
-                f"The repository {repo} has no file {self._file.file} at its pinned revision."
-            )
+            return self._missing(f"The repository {repo} has no file {self._file} at its pinned revision.")
         return self._from_status(status, code == "RepoNotFound")
 
     def _from_status(self, status: int, no_such_repo: bool) -> DownloadError:
@@ -85,13 +99,13 @@ class HubFaults:
             return self.unreachable("turns requests away because there were too many", LATER)
         if status >= 500:
             return self.unreachable(f"answered with server error {status}", LATER)
-        return self.wrong(f"answered with status {status} for {self._file.file}")
+        return self.wrong(f"answered with status {status} for {self._file}")
 
     def _missing(self, message: str) -> DownloadError:
-        return self._make(FileMissing, message, "Upgrade localspec, or choose another --source.")
+        return self._make(FileMissing, message, self._otherwise)
 
     def _make(self, kind: type[Fault], message: str, remedy: str) -> Fault:
-        return kind(message, remedy, file=self._file.file, source=HubSource.kind)
+        return kind(message, remedy, file=self._file, source=HubSource.kind)
 
 
 def _first_line(error: Exception) -> str:

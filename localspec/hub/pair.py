@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, TypeAlias
+
+SPLIT = "split-"
+"""Begins the name of a folder with the parts of one model."""
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """The file of that name in a Hugging Face repository, at one commit."""
+    """A file in a Hugging Face repository, at one commit.
+
+    path: where it lies in the repository; "" where that is its name alone.
+    """
 
     repo: str
     revision: str
+    path: str = ""
     kind: ClassVar[str] = "huggingface"
 
 
@@ -37,17 +47,52 @@ class WheelSource:
         return self.member.format(i=part)
 
 
-Source: TypeAlias = HubSource | WheelSource
+@dataclass(frozen=True)
+class LocalSource:
+    """A file of somebody's own, used where it lies and never changed or removed. path: absolute, save in an export."""
+
+    path: str
+    kind: ClassVar[str] = "file"
+
+
+Source: TypeAlias = HubSource | WheelSource | LocalSource
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """One GGUF file: name, size in bytes, and the hex sha256 that alone decides whether it is the file."""
+    """One GGUF file: name, size in bytes, and the hex sha256 that alone decides whether it is the file.
+
+    A split model is one too, made by `split_model`: the name is that of its first part, `bytes` those of all parts.
+    parts:   the files of a split model in order, else ().
+    folder:  the store's folder of a split model, which its parts share; "" is one named by the sha256.
+    """
 
     file: str
     bytes: int
     sha256: str
     sources: tuple[Source, ...]
+    parts: tuple[ModelFile, ...] = ()
+    folder: str = ""
+
+    @property
+    def pieces(self) -> tuple[ModelFile, ...]:
+        """The files to fetch and keep: the parts of a split model, else the file itself."""
+        return self.parts or (self,)
+
+    @property
+    def local_paths(self) -> tuple[Path, ...]:
+        """Where it lies outside the store, if it is a file of somebody's own."""
+        return tuple(Path(source.path) for source in self.sources if isinstance(source, LocalSource))
+
+
+def split_model(parts: Sequence[ModelFile]) -> ModelFile:
+    """The model of these parts. Its sha256 is that of the parts' hex sha256 in order, one a line."""
+    lines = "".join(f"{part.sha256}\n" for part in parts)
+    sha256 = hashlib.sha256(lines.encode("ascii")).hexdigest()
+    # Another form of name: whoever looks for files under their own sha256 must not take the parts for such.
+    folder = f"{SPLIT}{sha256}"
+    together = tuple(replace(part, folder=folder) for part in parts)
+    return ModelFile(parts[0].file, sum(part.bytes for part in parts), sha256, (), together, folder)
 
 
 @dataclass(frozen=True)
@@ -70,6 +115,11 @@ class Pair:
     def files(self) -> tuple[ModelFile, ...]:
         """Target first, then the draft if there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def pieces(self) -> tuple[ModelFile, ...]:
+        """Every file to fetch and keep: like `files`, with split models in their parts."""
+        return tuple(piece for file in self.files for piece in file.pieces)
 
     @property
     def bytes(self) -> int:

@@ -15,6 +15,7 @@ from localspec.errors import StoreError
 from localspec.hub.disk import disk_errors, write_durably
 from localspec.hub.home import home_folder
 from localspec.hub.locks import locked
+from localspec.hub.pair import SPLIT
 
 FORMAT = 1
 ORIGINAL = "original"
@@ -37,7 +38,7 @@ class Source:
         """The file as it is now. Raises OSError."""
         path = path.absolute()
         status = path.stat()
-        sha256 = path.parent.name
+        sha256 = path.parent.name.removeprefix(SPLIT)
         in_store = path.parent.parent.name == "files" and _SHA256.fullmatch(sha256)
         stamp = f"sha256:{sha256}" if in_store else f"mtime_ns:{status.st_mtime_ns}"
         return cls(str(path), status.st_size, stamp)
@@ -54,7 +55,7 @@ class Source:
     def is_of(self, path: Path) -> bool:
         """Whether it is, or was, the file there; a file of a store also after the store has moved."""
         path = path.absolute()
-        return self.file == str(path) or self.key == path.parent.name
+        return self.file == str(path) or self.key == path.parent.name.removeprefix(SPLIT)
 
     def is_same(self, other: Source) -> bool:
         """Whether both are the same bytes, as far as the stamp tells."""

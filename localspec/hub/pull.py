@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial as bind
 from pathlib import Path
 
-from localspec.errors import DownloadError, HashMismatch, InvalidRequest, OfflineError
-from localspec.hub.catalogue import HubSource, ModelFile, Pair, Source, WheelSource
+from localspec.errors import DownloadError, FileMissing, HashMismatch, InvalidRequest, OfflineError
+from localspec.hub.catalogue import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
 from localspec.hub.disk import disk_errors, require_room
 from localspec.hub.hfcache import adopt
 from localspec.hub.huggingface import HubFetcher
@@ -57,13 +57,13 @@ class _Pull:
         self.store = store
         self.source = source
         self.offline = offline
-        self.reports = {file: Reporter(file.file, file.bytes, progress) for file in pair.files}
+        self.reports = {file: Reporter(file.file, file.bytes, progress) for file in pair.pieces}
         self.damaged: dict[ModelFile, str] = {}
         self.hub = HubFetcher()
         self.wheels = WheelFetcher()
 
     def run(self) -> None:
-        missing = [file for file in self.pair.files if not self._settle(file)]
+        missing = [file for file in self.pair.pieces if not self._settle(file)]
         if missing and not self.offline:
             require_room(self.store.home, sum(self._needs(file) for file in missing))
         for file in missing:
@@ -90,8 +90,9 @@ class _Pull:
         try:
             self.store.check(file, path, report)
         except HashMismatch as mismatch:
-            self.damaged[file] = str(mismatch.actual)
-            report(file.bytes, "damaged")
+            if path not in file.local_paths:
+                self.damaged[file] = str(mismatch.actual)
+                report(file.bytes, "damaged")
             return False
         return True
 
@@ -116,7 +117,7 @@ class _Pull:
         report = self.reports[file]
         with self.store.lock(file, bind(self._waiting, file)):
             # Another process may have fetched it while this one waited.
-            if self.store.path(file) is None:
+            if self.store.held(file) is None:
                 self._fetch_from_any(file, report)
         report.ready()
 
@@ -145,14 +146,18 @@ class _Pull:
     def _append(self, file: ModelFile, source: Source, report: Reporter) -> bool:
         """Makes the partial complete; whether its bytes came in one piece."""
         partial = self.store.partial(file)
+        if isinstance(source, LocalSource):
+            raise _lost(file, source)
         if isinstance(source, HubSource):
             return self.hub.fetch(file, source, partial, report)
         return self.wheels.fetch(file, source, partial, report)
 
     def _sources(self, file: ModelFile) -> list[Source]:
-        if self.offline:
-            return []
-        return [source for source in file.sources if self.source in ("auto", source.kind)]
+        def usable(source: Source) -> bool:
+            allowed = not self.offline and self.source in ("auto", source.kind)
+            return allowed or isinstance(source, LocalSource)
+
+        return [source for source in file.sources if usable(source)]
 
     def _waiting(self, file: ModelFile) -> None:
         report = self.reports[file]
@@ -160,9 +165,11 @@ class _Pull:
         report(self.store.partial(file).size)
 
     def _account(self, error: DownloadError) -> DownloadError:
-        here = [file.file for file in self.pair.files if self.store.path(file) is not None]
-        missing = [file.file for file in self.pair.files if self.store.path(file) is None]
-        there = f"; {here[0]} is there" if here else ""
+        here = [file.file for file in self.pair.pieces if self.store.path(file) is not None]
+        missing = [file.file for file in self.pair.pieces if self.store.path(file) is None]
+        missing = missing or [str(error.data["file"])]  # it is there, and not what it was
+        here = [name for name in here if name not in missing]
+        there = f"; {' and '.join(here)} {'is' if len(here) == 1 else 'are'} there" if here else ""
         account = f"The pair {self.pair.name} is not complete: {' and '.join(missing)} missing{there}."
         for file, actual in self.damaged.items():
             if file.file in missing:
@@ -173,9 +180,18 @@ class _Pull:
         return type(error)(f"{account} {error.message}", error.remedy, **data)
 
 
+def _lost(file: ModelFile, source: LocalSource) -> FileMissing:
+    """Whoever gets here has looked at the file: it is not there, or not the one that was added."""
+    where = Path(source.path)
+    fault = "is no longer the file that was added" if where.is_file() else "is gone"
+    return FileMissing(
+        f"{where} {fault}.", "Put the file back, or add it again.", file=file.file, source=source.kind
+    )
+
+
 def _join(file: ModelFile, errors: list[DownloadError], source: str, offline: bool) -> DownloadError:
     """One error for a file that no source gave: one sentence per source."""
-    if offline:
+    if offline and not errors:
         message = f"{file.file} is not on this disk, and --offline forbids the network."
         return OfflineError(message, "Pull without --offline.", file=file.file, source="")
     if not errors:

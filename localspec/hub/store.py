@@ -12,6 +12,7 @@ from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_
 from localspec.hub.home import default_home, home_folder
 from localspec.hub.locks import locked
 from localspec.hub.partial import Partial
+from localspec.hub.pins import Pins
 from localspec.hub.prepared import PreparedDrafts, Source
 from localspec.hub.progress import Reporter, readable
 
@@ -33,19 +34,32 @@ class Store:
         self._check_format()
 
     def path(self, file: ModelFile) -> Path | None:
-        """Where the file lies, or None. Only verified files get this name, so only the size is looked at."""
-        path = self._final(file)
-        try:
-            return path if path.is_file() and path.stat().st_size == file.bytes else None
-        except OSError as error:
-            raise StoreError(
-                f"The store cannot read {path}: {error.strerror}.", CHANGE_HOME, path=str(path)
-            ) from error
+        """Where the file lies, here or where its owner keeps it, or None; of a split model its first part.
+
+        Only the size is looked at.
+        """
+        return self.held(file) or self._own(file)
+
+    def held(self, file: ModelFile) -> Path | None:
+        """Where the file lies in this store, or None. Only verified files get this name."""
+        paths = [self.place_of(piece) for piece in file.pieces]
+        return paths[0] if all(map(_is_whole, file.pieces, paths)) else None
+
+    def _own(self, file: ModelFile) -> Path | None:
+        """Where all pieces lie in one folder outside the store."""
+        for first in file.pieces[0].local_paths:
+            paths = [first, *(first.with_name(piece.file) for piece in file.pieces[1:])]
+            if all(map(_is_whole, file.pieces, paths)):
+                return first
+        return None
 
     def found(self, file: ModelFile) -> Path | None:
-        """What lies under the file's final name, whatever it is: only `check` knows whether it is the file."""
-        path = self._final(file)
-        return path if path.is_file() else None
+        """What lies under the file's final name, whatever it is, or where its owner keeps it.
+
+        Only `check` knows whether it is the file.
+        """
+        path = self.place_of(file)
+        return path if path.is_file() else self._own(file)
 
     def pair_paths(self, pair: Pair, *, with_draft: bool = True) -> tuple[Path, Path | None]:
         """Target and draft (None if the pair has none, or it is not wanted). Raises NotDownloaded."""
@@ -53,6 +67,7 @@ class Store:
         found = [self.path(file) for file in files]
         missing = [file for file, path in zip(files, found, strict=True) if path is None]
         if missing:
+            self._refuse_lost(pair, missing)
             names = " and ".join(file.file for file in missing)
             size = readable(sum(file.bytes for file in missing))
             raise NotDownloaded(
@@ -65,21 +80,41 @@ class Store:
         assert target is not None
         return target, draft
 
+    def _refuse_lost(self, pair: Pair, missing: list[ModelFile]) -> None:
+        """No download brings back a file that exists only where its owner keeps it."""
+        for file in (piece for file in missing for piece in file.pieces if self.path(piece) is None):
+            if file.local_paths and len(file.local_paths) == len(file.sources):
+                where = " or ".join(map(str, file.local_paths))
+                raise StoreError(
+                    f"The pair {pair.name} is not complete: {where} is gone or has another size.",
+                    f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",
+                    path=where,
+                    name=pair.name,
+                )
+
     def installed(self) -> list[tuple[Pair, int]]:
-        """The pairs whose files are all here, with their bytes."""
-        return [(pair, pair.bytes) for pair in pairs() if self._has(pair)]
+        """The pairs and pinned references whose files are all here, with their bytes."""
+        known = (*pairs(self.home), *Pins(self.home).all())
+        return [(pair, pair.bytes) for pair in known if self._has(pair)]
 
     def remove(self, pair: Pair) -> int:
         """Removes the pair's files, left-overs and prepared drafts, not what another complete pair needs.
 
-        Returns the bytes freed. Raises StoreError if a file is in use or being fetched.
+        Files that lie outside the store stay. Returns the bytes freed.
+        Raises StoreError if a file is in use or being fetched.
         """
         shared = {
             file.sha256 for other, _ in self.installed() if other.name != pair.name for file in other.files
         }
         doomed = [file for file in pair.files if file.sha256 not in shared]
+        freed = sum(self._remove(piece) for file in doomed for piece in file.pieces)
+        return freed + sum(self._remove_prepared(file) for file in doomed)
+
+    def _remove_prepared(self, file: ModelFile) -> int:
         prepared = PreparedDrafts(self.home)
-        return sum(self._remove(file) + prepared.remove(self._source(file)) for file in doomed)
+        own = file.pieces[0].local_paths
+        sources = {record.source for record in prepared.records() if any(map(record.source.is_of, own))}
+        return sum(prepared.remove(source) for source in {*sources, self._source(file)})
 
     def partial(self, file: ModelFile) -> Partial:
         """What has been fetched of the file so far."""
@@ -102,17 +137,25 @@ class Store:
 
         def busy() -> None:
             message = f"{file.file} is being downloaded by another process."
-            raise StoreError(message, "Wait for it, or stop it.", path=str(self._final(file)))
+            raise StoreError(message, "Wait for it, or stop it.", path=str(self.place_of(file)))
 
         with locked(self.home / "locks" / f"{file.sha256}.lock", waiting or busy):
             yield
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
-        """Returns if the sha256 of `path` is right; else removes it and raises HashMismatch."""
+        """Returns if the sha256 of `path` is right; else raises HashMismatch, and a file of this store is removed.
+
+        path: of a split model, its first part.
+        """
+        if file.parts:
+            for part in file.parts:
+                self.check(part, path.with_name(part.file), report)
+            return
         actual = sha256_of(path, lambda done: report(done, "verify"))
         if actual == file.sha256:
             return
-        path.unlink()
+        if path not in file.local_paths:
+            path.unlink()
         raise HashMismatch(
             f"The bytes of {file.file} from {report.source} are not the file: "
             f"sha256 {actual[:12]}… instead of {file.sha256[:12]}….",
@@ -126,26 +169,32 @@ class Store:
     def accept(self, file: ModelFile, fetched: Path, report: Reporter) -> Path:
         """Gives `fetched` its final name after `check`."""
         self.check(file, fetched, report)
-        path = self._final(file)
+        return self.keep(file, fetched)
+
+    def keep(self, file: ModelFile, verified: Path) -> Path:
+        """Gives `verified`, whose sha256 is known to be right, its final name."""
+        path = self.place_of(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         # A hard link into the Hugging Face cache may be read-only; its bytes are long on the disk.
         with suppress(PermissionError):
-            sync(fetched)
-        fetched.replace(path)
+            sync(verified)
+        verified.replace(path)
         self.partial(file).discard()
         return path
 
     def _has(self, pair: Pair) -> bool:
         return all(self.path(file) is not None for file in pair.files)
 
-    def _final(self, file: ModelFile) -> Path:
-        return self.home / "files" / file.sha256 / file.file
+    def place_of(self, file: ModelFile) -> Path:
+        """Where the file, or the first part of a split model, lies in this store, or would."""
+        piece = file.pieces[0]
+        return self.home / "files" / (piece.folder or piece.sha256) / piece.file
 
     def _source(self, file: ModelFile) -> Source:
-        return Source(str(self._final(file)), file.bytes, f"sha256:{file.sha256}")
+        return Source(str(self.place_of(file)), file.bytes, f"sha256:{file.sha256}")
 
     def _remove(self, file: ModelFile) -> int:
-        path, partial = self._final(file), self.partial(file)
+        path, partial = self.place_of(file), self.partial(file)
         if not path.exists() and not partial.leftovers:
             return 0
         with disk_errors(self.home), self.lock(file):
@@ -183,3 +232,11 @@ class Store:
                 "Upgrade localspec, or set LOCALSPEC_HOME to another folder.",
                 path=str(self.home),
             )
+
+
+def _is_whole(file: ModelFile, path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == file.bytes
+    except (OSError, ValueError) as error:  # ValueError: no path at all
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(f"The store cannot read {path}: {reason}.", CHANGE_HOME, path=str(path)) from error

@@ -25,6 +25,7 @@ WHITESPACE = r" |\r?\n[ \t]{0,100}"
 """Between the parts of JSON: a space or a new line with its indentation. Endless space would never fail, and a model
 that has begun with it may not stop."""
 OPTIONS = "x-guidance"
+DEFAULTS = {"whitespace_pattern": WHITESPACE, "json_allow_general_unicode_escapes": True}
 MOST_LEXER_STATES = 50_000
 """Each takes one or two kilobytes; the library's own limit is five times as many."""
 
@@ -50,7 +51,7 @@ def token_constraint(
             "Give one of them.",
             name="grammar",
         )
-    forms = _forms_of_schema(json_schema) if grammar is None else _forms_of_grammar(grammar)
+    forms = forms_of_schema(json_schema) if grammar is None else forms_of_grammar(grammar)
     field = "json_schema" if grammar is None else "grammar"
     if not model.eog_tokens:
         raise InvalidRequest(
@@ -86,13 +87,15 @@ def _limits() -> LLParserLimits:
     return LLParserLimits(max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
 
 
-def _forms_of_grammar(grammar: object) -> list[str]:
+def forms_of_grammar(grammar: object) -> list[str]:
+    """A GBNF text in the library's notation, in ways that mean the same. Raises `InvalidRequest`."""
     if not isinstance(grammar, str):
         raise InvalidRequest(f"grammar is {shown(grammar)}.", "It must be a text in GBNF.", name="grammar")
     return [NO_FORCING + form for form in lark_of_gbnf(grammar)]
 
 
-def _forms_of_schema(schema: object) -> list[str]:
+def forms_of_schema(schema: object) -> list[str]:
+    """A JSON schema in the library's notation. Raises `InvalidRequest`."""
     return [f"{NO_FORCING}start: %json {_schema_text(schema)}\n"]
 
 
@@ -110,7 +113,7 @@ def _schema_text(schema: object) -> str:
                 name="json_schema",
             )
         # Under this key the library looks for options; what the caller has put there goes before.
-        options = {"whitespace_pattern": WHITESPACE} | dict(value.get(OPTIONS, {}))
+        options = DEFAULTS | dict(value.get(OPTIONS, {}))
         text = json.dumps({**value, OPTIONS: options}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(error, InvalidRequest):

@@ -23,6 +23,8 @@ _MAX_KEY = 1 << 16
 _MAX_TENSOR_NAME = 63
 _MIN_KEY_VALUE = 8 + 1 + 4 + 1  # bytes: key length, a key of one letter, value type, a value of one byte
 _MIN_TENSOR = 8 + 4 + 4 + 8  # bytes: name length, number of dimensions, type, offset
+UINT16 = 2
+"""The code of a 16-bit number in `GGUFHeader.value_types`."""
 
 _SCALARS = {code: struct.Struct("<" + letter) for code, letter in enumerate("BbHhIif?")} | {
     code: struct.Struct("<" + letter) for code, letter in ((10, "Q"), (11, "q"), (12, "d"))
@@ -37,7 +39,7 @@ class GGUFHeader:
 
     version: 2 or 3. key_values: scalars, and the arrays asked for: strings as a tuple of bytes, numbers as
     their raw little-endian bytes. array_lengths: elements of each array. data_offset: where the weights
-    begin.
+    begin. value_types: GGUF's code of each value's type.
     """
 
     version: int
@@ -45,6 +47,11 @@ class GGUFHeader:
     array_lengths: dict[str, int]
     tensors: tuple[TensorInfo, ...]
     data_offset: int
+    value_types: dict[str, int]
+
+
+class HeaderIncomplete(Exception):
+    """The bytes at hand end before the header does, and the file goes on."""
 
 
 def read_header(path: Path, *, keep: frozenset[str]) -> GGUFHeader:
@@ -53,23 +60,38 @@ def read_header(path: Path, *, keep: frozenset[str]) -> GGUFHeader:
     Raises GGUFFault for bytes that are not a whole, well-formed GGUF file, OSError if they cannot be read.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        reader = _Reader(data)
-        version, num_tensors, num_key_values = reader.preamble()
-        for _ in range(num_key_values):
-            reader.key_value(keep)
-        alignment = reader.alignment()
-        rows = [reader.tensor() for _ in range(num_tensors)]
-        start = -(-reader.pos // alignment) * alignment if rows else reader.pos
-        check_layout(rows, alignment, available=len(data) - start)
-        return GGUFHeader(version, reader.key_values, reader.array_lengths, tuple(rows), start)
+        return _header(_Reader(data, len(data)), keep)
+
+
+def parse_header(head: bytes, size: int, *, keep: frozenset[str]) -> GGUFHeader:
+    """The header of a file of `size` bytes that begins with `head`, checked like a file's own.
+
+    Raises GGUFFault, or HeaderIncomplete if `head` must be longer to tell.
+    """
+    return _header(_Reader(head, size), keep)
+
+
+def _header(reader: _Reader, keep: frozenset[str]) -> GGUFHeader:
+    version, num_tensors, num_key_values = reader.preamble()
+    for _ in range(num_key_values):
+        reader.key_value(keep)
+    alignment = reader.alignment()
+    rows = tuple(reader.tensor() for _ in range(num_tensors))
+    start = -(-reader.pos // alignment) * alignment if rows else reader.pos
+    check_layout(rows, alignment, available=reader.size - start)
+    return GGUFHeader(version, reader.key_values, reader.array_lengths, rows, start, reader.value_types)
 
 
 class _Reader:
-    """A cursor over the bytes. Nothing is taken before it is known to be there."""
+    """A cursor over the bytes. Nothing is taken before it is known to be there.
 
-    def __init__(self, data: mmap.mmap) -> None:
+    data: the file's bytes from its beginning, perhaps not all; size: how many the file has.
+    """
+
+    def __init__(self, data: mmap.mmap | bytes, size: int) -> None:
         self.data = data
-        self.size = len(data)
+        self.size = size
+        self.at_hand = len(data)
         self.pos = 0
         self.part = "header"
         self.key_values: dict[str, Value] = {}
@@ -137,8 +159,8 @@ class _Reader:
                 self.key_values[key] = self.read_strings(key, count)
             else:
                 self.skip_strings(count)
-        except (struct.error, OverflowError, IndexError):  # a length led past the end of the file
-            raise self.cut_off() from None
+        except (struct.error, OverflowError, IndexError):  # a length led past the end of the bytes
+            raise (self.cut_off() if self.at_hand == self.size else HeaderIncomplete()) from None
         self.skip(0)
 
     def read_strings(self, key: str, count: int) -> tuple[bytes, ...]:
@@ -208,6 +230,8 @@ class _Reader:
         if num_bytes > self.size - start:
             raise self.cut_off()
         self.pos = start + num_bytes
+        if self.pos > self.at_hand:
+            raise HeaderIncomplete
         return start
 
     def cut_off(self) -> GGUFFault:

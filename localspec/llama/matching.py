@@ -47,6 +47,7 @@ class GrammarConstraint:
         self._lock = threading.Lock()
         self._matcher = matcher.deep_copy()
         self._read: list[int] = []  # what the matcher has read
+        self._mask_at = 0  # how much it had read when it computed its last mask
         self._path: list[int] = []  # the answer that the masks belong to
         self._masks: dict[int, Mask] = {}  # by length of the prefix of `_path`
         self._ends = _read_only(np.isin(np.arange(len(table)), list(table.eog)))
@@ -109,7 +110,7 @@ class GrammarConstraint:
         # A matcher at the end of its grammar is not asked again: it has nothing more to say.
         if may_end and self._ask(self._matcher.is_stopped):
             return self._ends
-        bits = np.frombuffer(self._ask(self._matcher.compute_bitmask), dtype=np.uint8)
+        bits = np.frombuffer(self._compute(), dtype=np.uint8)
         mask = np.unpackbits(bits, count=len(self._table), bitorder="little").view(np.bool_) & ~self._ends
         if not may_end and not mask.any():
             raise self._cannot_go_on(NOTHING_LEFT)
@@ -129,6 +130,7 @@ class GrammarConstraint:
             back = len(self._read) - shared
             self._ask(lambda: self._matcher.rollback(back))
             del self._read[shared:]
+            self._forget_stale_mask()
         further = list(takewhile(range(len(self._table)).__contains__, text[shared:]))
         if not further or self._ask(self._matcher.is_stopped):
             return len(self._read)
@@ -136,13 +138,27 @@ class GrammarConstraint:
         self._read += further[:count]
         return len(self._read)
 
+    def _forget_stale_mask(self) -> None:
+        """The library keeps its last mask and, as of 1.9.1, takes it for that of another path of the same length.
+
+        Its key is the state of the lexer and the number of rows. A mask at the place rolled back to replaces it:
+        every place behind has another key, or the same row.
+        """
+        if self._mask_at > len(self._read) and not self._ask(self._matcher.is_stopped):
+            self._compute()
+
+    def _compute(self) -> bytes:
+        bits = self._ask(self._matcher.compute_bitmask)
+        self._mask_at = len(self._read)
+        return bits
+
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         """What the matcher says, which after an error means nothing: then it starts anew."""
         answer = question()
         if self._matcher.is_error():
             reason = first_sentence(self._matcher.get_error())
             error = self._cannot_go_on(NOTHING_LEFT if reason.startswith("NoExtension") else reason)
-            self._matcher, self._read = self._start.deep_copy(), []
+            self._matcher, self._read, self._mask_at = self._start.deep_copy(), [], 0
             raise error
         return answer
 
@@ -157,8 +173,9 @@ class GrammarConstraint:
 def first_sentence(text: str) -> str:
     """What the library says is wrong, without where in its own notation, and without the state it prints below."""
     lines = [" ".join(line.split()) for line in text.strip().splitlines()] or ["no reason given"]
-    # An error in a regular expression is announced in the first line and told in the last.
-    line = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    # An error in a regular expression is announced in the first line and told in a later one.
+    details = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]
+    line = " ".join([lines[0], *details[:1]]) if lines[0].endswith(":") else lines[0]
     line = _PLACE.sub("", line).rstrip(".:")
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
 

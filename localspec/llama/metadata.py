@@ -7,6 +7,8 @@ ModelFileError here.
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,20 +17,23 @@ from localspec.errors import ModelFileError
 from localspec.llama.architectures import HYBRID, NOT_A_TEXT_GENERATOR, RECURRENT
 from localspec.llama.file_kind import describe
 from localspec.llama.ggml_types import FILE_TYPES
-from localspec.llama.gguf_reader import GGUFHeader, Scalar, read_header
+from localspec.llama.gguf_reader import GGUFHeader, Scalar, parse_header, read_header
 from localspec.llama.gguf_tensors import GGUFFault
 from localspec.llama.limits import check_limits
+from localspec.llama.split import check_part, check_tensor_count, count_of, further_parts, missing_part
 from localspec.llama.tokenizer_facts import TokenizerFacts, special_texts, tokenizer_facts
 
 _TOKENS, _TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+_WANTED = frozenset({_TOKENS, _TOKEN_TYPES})
 _DAMAGED = "Download the file again."
 _OTHER_FILE = "Choose a GGUF file of a language model."
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """The facts of one model file.
+    """The facts of one model file; of a split model the first part is the file, and all parts count.
 
+    size_bytes: of the file, or of all parts together.
     n_swa: width of the sliding attention window in tokens as the file states it, 0 for none.
     is_recurrent, is_hybrid: all, or some, of the memory is a running state that cannot be rolled back.
     tokens: the bytes of each vocabulary entry as the tokenizer spells it, by id.
@@ -67,11 +72,54 @@ class Metadata:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Reads and checks the GGUF file at `path`. Raises ModelFileError, naming the path and the fact."""
+    """Reads and checks the GGUF file at `path`, and what belongs to it if it is the first part of a split model.
+
+    Raises ModelFileError, naming the path and the fact.
+    """
     size = _size_of_file(path)
+    with _faults(path):
+        header = read_header(path, keep=_WANTED)
+        others = _other_parts(path, header)
+        check_tensor_count([header, *(part for _, part in others)])
+        return _metadata(path, size + sum(part_size for part_size, _ in others), header)
+
+
+def parse_metadata(head: bytes, size: int, path: Path, total: int) -> Metadata:
+    """The facts of a file elsewhere, of `size` bytes, from its first bytes `head`; `path` names it in errors.
+
+    total: bytes of all its parts. Raises ModelFileError, or HeaderIncomplete if `head` must be longer.
+    """
+    _check_kind(head, path)
+    with _faults(path):
+        return _metadata(path, total, parse_header(head, size, keep=_WANTED))
+
+
+def read_headers(path: Path, *, keep: frozenset[str] = frozenset()) -> list[GGUFHeader]:
+    """The headers of all parts of a model that `read_metadata` accepts, in order. Raises ModelFileError."""
+    with _faults(path):
+        header = read_header(path, keep=keep)
+        return [header, *(read_header(part, keep=keep) for part in further_parts(path, header))]
+
+
+def _other_parts(path: Path, header: GGUFHeader) -> list[tuple[int, GGUFHeader]]:
+    """Size and header of each further part, checked: what would end the process may stand there too."""
+    found = []
+    for number, part in enumerate(further_parts(path, header), 2):
+        if not part.exists():
+            raise missing_part(path, part)
+        size = _size_of_file(part)
+        with _faults(part):
+            part_header = read_header(part, keep=frozenset())
+            check_part(part_header, number, count_of(header))
+        found.append((size, part_header))
+    return found
+
+
+@contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    """Turns what is wrong with the bytes of `path`, or with reading them, into ModelFileError."""
     try:
-        header = read_header(path, keep=frozenset({_TOKENS, _TOKEN_TYPES}))
-        return _metadata(path, size, header)
+        yield
     except GGUFFault as fault:
         raise ModelFileError(f"{path} is not a usable GGUF file: {fault}.", _DAMAGED, path=path) from None
     except OSError as error:
@@ -90,12 +138,16 @@ def _size_of_file(path: Path) -> int:
             head = file.read(512)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _unreadable(path, error) from error
+    _check_kind(head, path)
+    return status.st_size
+
+
+def _check_kind(head: bytes, path: Path) -> None:
     if not head:
         raise ModelFileError(f"{path} is empty.", _DAMAGED, path=path)
     if head[:4] != b"GGUF":
-        kind, remedy = describe(head)
+        kind, remedy = describe(head[:512])
         raise ModelFileError(f"{path} is not a GGUF file: it looks like {kind}.", remedy, path=path)
-    return status.st_size
 
 
 def _unreadable(path: Path, error: Exception) -> ModelFileError:
@@ -124,9 +176,6 @@ def _architecture(path: Path, scalars: dict[str, Scalar], header: GGUFHeader) ->
     def refuse(what: str, remedy: str = _OTHER_FILE) -> ModelFileError:
         return ModelFileError(f"{path} is {what}.", remedy, path=path)
 
-    if _whole(scalars, "split.count", 1) > 1:
-        part = f"part {_whole(scalars, 'split.no', 0) + 1} of {scalars['split.count']} of a split model"
-        raise refuse(part, "Join the parts with `llama-gguf-split --merge` and give the result.")
     architecture = scalars.get("general.architecture")
     kind = scalars.get("general.type", "model")
     if kind == "mmproj":
@@ -137,7 +186,7 @@ def _architecture(path: Path, scalars: dict[str, Scalar], header: GGUFHeader) ->
         raise GGUFFault("it names no architecture (general.architecture)")
     if architecture in NOT_A_TEXT_GENERATOR:
         raise refuse(NOT_A_TEXT_GENERATOR[architecture])
-    if not header.tensors:
+    if not header.tensors and count_of(header) == 1:
         raise refuse("a vocabulary without weights")
     return architecture
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from localspec.errors import InvalidRequest, ModelLoadError
 from localspec.llama import backend
 from localspec.llama.ggml_types import TENSOR_TYPES
-from localspec.llama.gguf_reader import read_header
-from localspec.llama.metadata import read_metadata
+from localspec.llama.metadata import read_headers, read_metadata
 from localspec.llama.model import encode_path
 
 FORMATS = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "bf16": 32, "f16": 1}
@@ -52,11 +51,12 @@ def requantize(source: Path, destination: Path, format_name: str, *, threads: in
 
 
 def elements_by_type(path: Path) -> Mapping[str, int]:
-    """How many weights the file holds in each number format, by ggml's names. Raises `ModelFileError`."""
+    """How many weights the model holds in each number format, by ggml's names. Raises `ModelFileError`."""
     read_metadata(path)
     counts: Counter[str] = Counter()
-    for tensor in read_header(path, keep=frozenset()).tensors:
-        counts[tensor.type_name] += math.prod(tensor.shape)
+    for header in read_headers(path):
+        for tensor in header.tensors:
+            counts[tensor.type_name] += math.prod(tensor.shape)
     return counts
 
 

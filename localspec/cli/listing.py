@@ -1,0 +1,88 @@
+"""`localspec list`: the pairs that are known, and what is on this disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.holdings import day, described, formats, is_calibrated, warn_of_pair_files
+from localspec.cli.options import json_option
+from localspec.cli.terminal import is_terminal, printable
+
+if TYPE_CHECKING:
+    from localspec.hub.holding import Holding
+
+HEADINGS = (
+    "NAME", "SIZE", "ON DISK", "FORMAT", "PREPARED", "CALIBRATED", "LAST USED", "LICENCE", "TAGS", "WHAT IT IS",
+)  # fmt: skip
+
+
+@click.command(name="list")
+@json_option
+def list_pairs(as_json: bool) -> None:
+    """List the model pairs that can be run, models pulled from a hub by name, and what of them is on this disk.
+
+    PREPARED is the size of the faster copies of the draft made for this machine; CALIBRATED says whether what passes
+    cost was measured here. `localspec show NAME` tells more about one.
+    """
+    from localspec.calibration import calibrated_files
+    from localspec.hub.holding import holding
+    from localspec.hub.known import known_pairs
+    from localspec.hub.store import Store
+
+    store = Store()
+    warn_of_pair_files(store)
+    calibrated = calibrated_files(store.home)
+    held = [holding(pair, store) for pair in known_pairs(store)]
+    if as_json:
+        click.echo(json.dumps([described(item, store, calibrated) for item in held]))
+        return
+    rows = [_row(item, calibrated) for item in held]
+    columns = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
+    for line in table([HEADINGS, *rows], columns):
+        click.echo(printable(line))
+
+
+def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
+    """Lines of a table whose first row holds the headings; a block a row where `columns` are too few for it."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    if columns is None or max(map(len, lines)) <= columns:
+        return lines
+    return [line for row in rows[1:] for line in _block(rows[0], row, columns)]
+
+
+def _block(headings: Sequence[str], row: Sequence[str], columns: int) -> list[str]:
+    name, *cells = row
+    named = [
+        f"{heading.lower()} {cell}" for heading, cell in zip(headings[1:-1], cells, strict=False) if cell
+    ]
+    lines = textwrap.wrap(", ".join(named), max(columns - 2, 20))
+    lines += textwrap.wrap(cells[-1], max(columns - 2, 20))
+    return [name, *(f"  {line}" for line in lines)]
+
+
+def _row(held: Holding, calibrated: Collection[tuple[str, int]]) -> tuple[str, ...]:
+    from localspec.hub.progress import readable
+
+    pair, here = held.pair, held.presence == "yes"
+    return (
+        pair.name,
+        readable(pair.bytes),
+        held.presence,
+        formats(held),
+        readable(held.prepared_bytes) if held.prepared_bytes else "",
+        ("yes" if is_calibrated(held, calibrated) else "no") if here else "",
+        day(held.last_used) if here else "",
+        pair.licence,
+        ", ".join(pair.tags),
+        pair.summary,
+    )

@@ -1,0 +1,66 @@
+"""`localspec prune`: left-overs off this disk."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.holdings import warn_of_pair_files
+from localspec.cli.options import json_option, yes_option
+from localspec.cli.terminal import ask, can_ask, say
+
+if TYPE_CHECKING:
+    from localspec.hub.pruning import LeftOver
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@json_option
+@yes_option
+def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
+    """Remove what nothing needs from localspec's folder.
+
+    These are partial files of models that are complete or that no pair has, prepared drafts whose draft is gone,
+    damaged files set aside, and stale locks. Whole models of no known pair are removed only if you say so, or with -y.
+    What a stopped `localspec pull` can go on from stays.
+    """
+    from localspec.hub.progress import readable
+    from localspec.hub.pruning import left_overs, remove_left_over
+    from localspec.hub.store import Store
+
+    store = Store()
+    warn_of_pair_files(store)
+    found = left_overs(store)
+    removed = []
+    for item in found:
+        wanted = dry_run or not item.precious or _agreed(item, yes, as_json)
+        if not wanted:
+            say(f"{item.path} stays: it is {item.reason}, {readable(item.bytes)}.")
+        elif dry_run or remove_left_over(item, store):
+            removed.append(item)
+        else:
+            say(f"{item.path} stays: another process is at work on it.")
+    if as_json:
+        entries = [{"path": str(item.path), "bytes": item.bytes, "reason": item.reason} for item in removed]
+        click.echo(
+            json.dumps({"removed": [] if dry_run else entries, "would_remove": entries if dry_run else []})
+        )
+        return
+    for item in removed:
+        click.echo(f"{item.path}: {item.reason}, {readable(item.bytes)}")
+    freed = readable(sum(item.bytes for item in removed))
+    if not removed:
+        click.echo("Nothing to remove.")
+    else:
+        click.echo(f"{freed} would be freed." if dry_run else f"{freed} freed.")
+
+
+def _agreed(item: LeftOver, yes: bool, as_json: bool) -> bool:
+    from localspec.hub.progress import readable
+
+    if yes:
+        return True
+    question = f"Remove {item.path.name}, {item.reason} ({readable(item.bytes)})?"
+    return not as_json and can_ask() and ask(question, default=False)

@@ -1,0 +1,59 @@
+"""`localspec rm`: a pair off this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.options import yes_option
+from localspec.cli.terminal import ask, can_ask, say
+
+if TYPE_CHECKING:
+    from localspec.hub.pair import Pair
+    from localspec.hub.store import Store
+
+
+@click.command(name="rm")
+@click.argument("name")
+@yes_option
+def remove(name: str, yes: bool) -> None:
+    """Remove the model pair, or org/repo:quant, NAME from this disk, with what was prepared from its draft.
+
+    Files that another one needs stay, and so do files of one's own where they lie. A pair that was made with
+    `localspec add` or `import` is forgotten too.
+    """
+    from localspec.hub.catalogue import pair
+    from localspec.hub.hubmodels import remove_reference
+    from localspec.hub.progress import readable
+    from localspec.hub.reference import parse_reference
+    from localspec.hub.store import Store
+
+    store = Store()
+    reference = parse_reference(name)
+    chosen = None if reference else pair(name, store.home)
+    if not yes:
+        if not can_ask():
+            raise click.UsageError("Without a terminal to ask on, rm needs -y/--yes.")
+        if not ask(f"Remove {name} from this disk?", default=False):
+            click.echo("Nothing was removed.", err=True)
+            return
+    freed, forgotten = 0, False
+    if reference:
+        freed = remove_reference(reference, store)
+    elif chosen:
+        freed, forgotten = _remove(chosen, store)
+    there = freed or forgotten
+    click.echo(f"Removed {name}, {readable(freed)} freed." if there else f"Nothing of {name} was here.")
+
+
+def _remove(pair: Pair, store: Store) -> tuple[int, bool]:
+    """Bytes freed, and whether it was a pair of one's own."""
+    from localspec.hub.own import forget_pair
+
+    kept = [path for piece in pair.pieces for path in piece.local_paths if path.is_file()]
+    freed = store.remove(pair)
+    forgotten = forget_pair(pair.name, store) is not None
+    for path in kept:
+        say(f"{path} stays where it is.")
+    return freed, forgotten

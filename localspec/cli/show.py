@@ -1,0 +1,148 @@
+"""`localspec show`: everything about one pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.holdings import day, described
+from localspec.cli.options import json_option
+from localspec.cli.terminal import printable, say
+
+if TYPE_CHECKING:
+    from localspec.hub.holding import Holding
+    from localspec.hub.store import Store
+    from localspec.llama.metadata import Metadata
+
+
+@click.command()
+@click.argument("name")
+@click.option("-c", "--ctx-size", type=int, default=4096, show_default=True, help="Context, in tokens.")
+@json_option
+def show(name: str, ctx_size: int, as_json: bool) -> None:
+    """Show everything about the pair NAME: files and where they come from, licence, context, memory, prepared drafts,
+    calibration, and whether the draft fits."""
+    from localspec.calibration import calibrated_files
+    from localspec.hub import catalogue
+    from localspec.hub.exporting import origins
+    from localspec.hub.holding import holding
+    from localspec.hub.known import known_pair
+    from localspec.hub.store import Store
+
+    store = Store()
+    for sentence in catalogue.warnings(name, store.home):
+        say(f"warning: {sentence}")
+    held = holding(known_pair(name, store), store)
+    models = _metadata(held)
+    facts = described(held, store, calibrated_files(store.home))
+    facts["memory"] = {"context": ctx_size, "bytes": _memory(held, models, ctx_size)}
+    facts["context"] = held.pair.context or (models[0].n_ctx_train if models[0] else None)
+    facts["judgement"] = _judgement(models)
+    facts["sources"] = {piece.file: origins(piece) for piece in held.pair.pieces}
+    facts["prepared"] = _prepared(held, store)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for line in _lines(held, facts):
+        click.echo(printable(line))
+
+
+def _metadata(held: Holding) -> list[Metadata | None]:
+    from localspec.errors import ModelFileError
+    from localspec.llama.metadata import read_metadata
+
+    found: list[Metadata | None] = []
+    for path in held.paths:
+        try:
+            found.append(None if path is None else read_metadata(path))
+        except ModelFileError as error:
+            say(f"warning: {error}")
+            found.append(None)
+    return found
+
+
+def _memory(held: Holding, models: Sequence[Metadata | None], ctx_size: int) -> int | None:
+    """Bytes of the weights and of the KV caches; None while a file is not here to tell."""
+    from localspec.llama.context import ContextOptions
+    from localspec.llama.memory import kv_cache_bytes
+
+    total = held.pair.bytes
+    for model in models:
+        if model is None:
+            return None
+        n_ctx = min(ctx_size, model.n_ctx_train) if model.n_ctx_train > 0 else ctx_size
+        total += kv_cache_bytes(model, ContextOptions(n_ctx=n_ctx))
+    return total
+
+
+def _judgement(models: Sequence[Metadata | None]) -> str | None:
+    """Whether the draft fits, in a sentence; None where that cannot be told."""
+    from localspec.errors import PairingError
+    from localspec.hub.pairing import check_pair, why_no_draft
+
+    target, draft = (*models, None)[:2]
+    if target is None:
+        return None
+    if reason := why_no_draft(target):
+        return f"Nothing can be drafted for {target.path.name}: {reason}."
+    if draft is None:
+        return None
+    try:
+        check_pair(target, draft)
+    except PairingError as error:
+        return error.message
+    return f"{draft.path.name} can draft for {target.path.name}."
+
+
+def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
+    from localspec.cli.draft import entry
+    from localspec.hub.prepared import PreparedDrafts
+
+    return None if held.prepared is None else entry(held.prepared, PreparedDrafts(store.home))
+
+
+def _lines(held: Holding, facts: dict[str, object]) -> list[str]:
+    from localspec.cli.draft import sentence
+    from localspec.hub.exporting import origins
+    from localspec.hub.progress import readable
+
+    pair = held.pair
+    lines = [f"{pair.name}: {pair.summary}", ""]
+    for role, file, form, path in zip(
+        ("target", "draft"), pair.files, held.formats, held.paths, strict=False
+    ):
+        lines += [
+            f"{role:<9} {file.file}{f', {form}' if form else ''}, {readable(file.bytes)} ({file.bytes} bytes)",
+            f"          {'not on this disk' if path is None else path}",
+        ]
+        for piece in file.pieces:
+            part = f" of {piece.file}" if file.parts else ""
+            lines.append(f"          sha256{part} {piece.sha256}")
+            lines += [f"          from {origin}" for origin in origins(piece)]
+    if pair.draft is None:
+        lines.append("draft     none: drafts from repeated text")
+    memory = facts["memory"]
+    assert isinstance(memory, dict)
+    needed = "not known before both files are here" if memory["bytes"] is None else readable(memory["bytes"])
+    lines += [
+        "",
+        f"licence     {pair.licence}",
+        f"tags        {', '.join(pair.tags) or 'none'}",
+        f"context     {facts['context'] or 'unknown'} tokens",
+        f"memory      {needed}, with a context of {memory['context']} tokens",
+        f"calibrated  {'yes' if facts['calibrated'] else 'no'}",
+        f"last used   {day(held.last_used)}",
+    ]
+    if facts["pair_file"]:
+        lines.append(f"pair file   {facts['pair_file']}")
+    if facts["judgement"]:
+        lines += ["", str(facts["judgement"])]
+    if held.prepared is not None:
+        lines += ["", f"prepared drafts, {readable(held.prepared_bytes)}:"]
+        lines += [
+            f"  with -t {trial.facts.get('threads')}: {sentence(trial)}" for trial in held.prepared.trials
+        ]
+    return lines

@@ -1,0 +1,75 @@
+"""A Hugging Face endpoint: which one it is, and asking it something, once and briefly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from localspec.hub.hubfaults import OTHER_SOURCE, HubFaults
+from localspec.hub.pair import HubSource
+from localspec.hub.within import within
+
+PROBE_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+def endpoint() -> str:
+    """The address in HF_ENDPOINT, by default that of the public hub, without a slash at its end."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def headers() -> dict[str, str]:
+    """What is sent with every request: the user's token, if there is one."""
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined,unused-ignore]
+
+    # The bytes themselves are wanted: a compressed answer has no length and no ranges.
+    return build_hf_headers() | {"Accept-Encoding": "identity"}
+
+
+def faults_of(file: str, source: HubSource, otherwise: str = OTHER_SOURCE) -> HubFaults:
+    """Makes the errors for `file` (or whatever is asked for) at this endpoint with this user's token."""
+    return HubFaults(file, source, endpoint(), "authorization" in headers(), otherwise)
+
+
+def ask(faults: HubFaults, call: Callable[[], T], seconds: float | None = None) -> T:
+    """What `call` returns. Raises DownloadError for its exceptions, and if it takes longer (PROBE_SECONDS)."""
+    try:
+        with _quiet():
+            return within(PROBE_SECONDS if seconds is None else seconds, call)
+    except Exception as error:
+        raise faults.from_exception(error) from error
+
+
+class _Quiet:
+    """Keeps huggingface_hub's advice to anonymous users off the terminal, while any thread wants that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._level = logging.NOTSET
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        logger = logging.getLogger("huggingface_hub")
+        with self._lock:
+            if self._depth == 0:
+                self._level = logger.level
+                logger.setLevel(logging.ERROR)
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    logger.setLevel(self._level)
+
+
+_quiet = _Quiet()

@@ -1,0 +1,169 @@
+"""What the store holds and nothing needs: found, explained, removed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.hub.disk import disk_errors
+from localspec.hub.known import known_pairs
+from localspec.hub.locks import locked
+from localspec.hub.prepared import Record, Source
+from localspec.hub.store import Store
+from localspec.hub.verifying import held_paths
+
+LOCK_AGE = 3600.0
+"""Seconds for which a lock nobody holds is left alone: somebody may just be about to take it."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """path: a file or a folder. reason: why nothing needs it, as a clause. lock: the name of the lock it is under.
+
+    precious: it is whole and verified, only no pair is known that needs it: ask first.
+    """
+
+    path: Path
+    bytes: int
+    reason: str
+    lock: str = ""
+    precious: bool = False
+
+
+def left_overs(store: Store) -> list[LeftOver]:
+    """What could be removed; changes nothing. Raises StoreError."""
+    with disk_errors(store.home):
+        return [
+            *_partials(store),
+            *_prepared(store),
+            *_unknown(store),
+            *_unfinished(store),
+            *_locks(store),
+        ]
+
+
+def remove_left_over(item: LeftOver, store: Store) -> bool:
+    """Whether it was removed: not if another process is at work on it. Raises StoreError."""
+    with disk_errors(store.home):
+        if not item.lock:
+            _remove(item.path)
+            return True
+        (store.home / "locks").mkdir(exist_ok=True)
+        try:
+            with locked(store.home / "locks" / f"{item.lock}.lock", _refuse):
+                _remove(item.path)
+        except _AtWork:
+            return False
+    return True
+
+
+class _AtWork(Exception):
+    """Another process has the lock."""
+
+
+def _refuse() -> None:
+    raise _AtWork
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.suffix == ".lock":
+        with suppress(PermissionError):  # Windows removes a lock by itself, and not while it is held
+            path.unlink(missing_ok=True)
+    else:
+        path.unlink(missing_ok=True)
+    if _SHA256.fullmatch(path.parent.name):
+        with suppress(OSError):
+            path.parent.rmdir()
+
+
+def _partials(store: Store) -> Iterator[LeftOver]:
+    """Of files that are complete, or that no pair has; what a pull can go on from stays."""
+    known = _known(store)
+    complete = {path.parent.name for path in held_paths(store)}
+    complete |= {piece.sha256 for pair in known_pairs(store) for piece in pair.pieces if store.held(piece)}
+    for path in _entries(store.home / "partial"):
+        sha256 = path.name.partition(".")[0]
+        if sha256 in complete:
+            yield LeftOver(path, _size(path), "a partial file whose file is complete", sha256)
+        elif sha256 not in known:
+            yield LeftOver(path, _size(path), "a partial file that no pair needs", sha256)
+
+
+def _prepared(store: Store) -> Iterator[LeftOver]:
+    from localspec.hub.prepared import PreparedDrafts
+
+    records = {record.source.key: record for record in PreparedDrafts(store.home).records()}
+    for folder in _entries(store.home / "prepared"):
+        record = records.get(folder.name)
+        if record is None:
+            yield LeftOver(
+                folder, _size(folder), "a prepared draft without a record", f"prepared-{folder.name}"
+            )
+        elif not _has_source(record, store):
+            yield LeftOver(
+                folder, _size(folder), "a prepared draft whose draft is gone", f"prepared-{folder.name}"
+            )
+
+
+def _has_source(record: Record, store: Store) -> bool:
+    in_store = store.home / "files" / record.source.key
+    if in_store.is_dir() and any(in_store.iterdir()):
+        return True
+    with suppress(OSError):
+        return Source.of(Path(record.source.file)).is_same(record.source)
+    return False
+
+
+def _unknown(store: Store) -> Iterator[LeftOver]:
+    known = _known(store)
+    for path in held_paths(store):
+        if path.parent.name not in known:
+            yield LeftOver(
+                path, _size(path), "a model file of no known pair", path.parent.name, precious=True
+            )
+    for folder in _entries(store.home / "files"):
+        if folder.is_dir() and not any(folder.iterdir()):
+            yield LeftOver(folder, 0, "an empty folder", folder.name)
+
+
+def _unfinished(store: Store) -> Iterator[LeftOver]:
+    """What a killed process was writing: small files under names that only it knew."""
+    for name in ("calibration", "used"):
+        for path in _entries(store.home / name):
+            if path.suffix == ".part" and _age(path) > LOCK_AGE:
+                yield LeftOver(path, _size(path), "a file that was never finished")
+    for path in _entries(store.home / "damaged"):
+        yield LeftOver(path, _size(path), "a damaged file that was set aside")
+
+
+def _locks(store: Store) -> Iterator[LeftOver]:
+    for path in _entries(store.home / "locks"):
+        if path.suffix == ".lock" and _age(path) > LOCK_AGE:
+            yield LeftOver(path, 0, "a lock nobody holds", path.stem)
+
+
+def _known(store: Store) -> set[str]:
+    """sha256 of every file that a pair or a pinned reference needs, and the folders of split models."""
+    pieces = [piece for pair in known_pairs(store) for piece in pair.pieces]
+    return {piece.sha256 for piece in pieces} | {piece.folder for piece in pieces} - {""}
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
