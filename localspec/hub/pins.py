@@ -11,6 +11,7 @@ from typing import Any
 from localspec.errors import StoreError
 from localspec.hub.disk import disk_errors, write_durably
 from localspec.hub.home import default_home, home_folder
+from localspec.hub.locks import locked
 from localspec.hub.pair import HubSource, ModelFile, Pair, split_model
 from localspec.llama.split import part_name
 
@@ -83,12 +84,10 @@ class Pins:
 
         Raises StoreError.
         """
-        from filelock import FileLock
-
         with disk_errors(self.home):
             for folder in (self.folder, self.home / "locks"):
                 folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.home / "locks" / "references.lock"):
+            with locked(self.home / "locks" / "references.lock"):
                 standing = None if replace else self.get(pair.name)
                 if standing is None:
                     write_durably(self._path(pair.name), json.dumps(_written(pair), indent=1) + "\n")

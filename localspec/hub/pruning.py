@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localspec.hub.disk import disk_errors
 from localspec.hub.known import known_pairs
+from localspec.hub.locks import locked
 from localspec.hub.pair import SPLIT
 from localspec.hub.prepared import Record, Source
 from localspec.hub.store import Store
@@ -48,19 +49,25 @@ def left_overs(store: Store) -> list[LeftOver]:
 
 def remove_left_over(item: LeftOver, store: Store) -> bool:
     """Whether it was removed: not if another process is at work on it. Raises StoreError."""
-    from filelock import FileLock, Timeout
-
     with disk_errors(store.home):
         if not item.lock:
             _remove(item.path)
             return True
         (store.home / "locks").mkdir(exist_ok=True)
         try:
-            with FileLock(store.home / "locks" / f"{item.lock}.lock", timeout=0):
+            with locked(store.home / "locks" / f"{item.lock}.lock", _refuse):
                 _remove(item.path)
-        except Timeout:
+        except _AtWork:
             return False
     return True
+
+
+class _AtWork(Exception):
+    """Another process has the lock."""
+
+
+def _refuse() -> None:
+    raise _AtWork
 
 
 def _remove(path: Path) -> None:
