@@ -115,3 +115,12 @@ def test_sampled_rows_repeat_with_a_seed_whatever_ran_before(strict_llm):
     first = strict_llm.generate(SHORT, max_tokens=24, seed=11)
     strict_llm.generate(LONG, max_tokens=3)
     assert strict_llm.generate(SHORT, max_tokens=24, seed=11).ids == first.ids
+
+
+def test_log_probabilities_do_not_depend_on_drafting(strict_llm):
+    settings = {"seed": 8, "max_tokens": 24, "logprobs": 3}
+    plain = strict_llm.generate(SHORT, draft_tokens="off", **settings)
+    drafted = strict_llm.generate(SHORT, draft_tokens=3, **settings)
+    assert any(drafted.drafted) and not any(plain.drafted)
+    assert [entry.token for entry in plain.logprobs] == list(plain.ids)
+    assert drafted.logprobs == plain.logprobs
