@@ -121,7 +121,9 @@ class Engine:
         )
         for session, context in zip(self.sessions.values(), (self.target, self.draft), strict=False):
             assert context is not None, "a session has a context"
-            self.prefixes.watch(session, whole=context.model.is_recurrent or context.model.is_hybrid)
+            model = context.model
+            whole = model.is_recurrent or model.is_hybrid
+            self.prefixes.watch(session, whole=whole, window=model.n_swa > 0)
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.

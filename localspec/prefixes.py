@@ -32,6 +32,15 @@ class Kept:
     data: bytes = field(repr=False)
 
 
+@dataclass(frozen=True)
+class _Watched:
+    """A session, and whether its cells and their copies can only be used whole."""
+
+    session: Session
+    whole: bool
+    whole_copies: bool
+
+
 class KeptPrefixes:
     """Keeps cells of the sessions it watches, the latest `count` of each and `max_bytes` in all.
 
@@ -41,12 +50,16 @@ class KeptPrefixes:
     def __init__(self, count: int, max_bytes: int) -> None:
         self.count = _checked("keep_prefixes", count)
         self.max_bytes = _checked("prefix_bytes", max_bytes)
-        self._watched: list[tuple[Session, bool]] = []
+        self._watched: list[_Watched] = []
         self._kept: list[Kept] = []  # the least recently used first
 
-    def watch(self, session: Session, *, whole: bool = False) -> None:
-        """Keep the cells of this session too. whole: they cannot be cut, as those of recurrent models."""
-        self._watched.append((session, whole))
+    def watch(self, session: Session, *, whole: bool = False, window: bool = False) -> None:
+        """Keep the cells of this session too.
+
+        whole: they cannot be cut, as those of recurrent models. window: their copies cannot, which hold no more than
+        the last ones (sliding attention windows).
+        """
+        self._watched.append(_Watched(session, whole, whole or window))
 
     @property
     def num_bytes(self) -> int:
@@ -74,10 +87,11 @@ class KeptPrefixes:
                 log.debug("Cells are read again: %s", error)
 
     def _switch(self, owner: int, prompt: Sequence[int]) -> None:
-        session, _ = self._watched[owner]
-        here = self._usable(owner, session.tokens, prompt)
+        watched = self._watched[owner]
+        session = watched.session
+        here = _usable(session.tokens, prompt, watched.whole)
         best = self._best(owner, prompt)
-        if best and self._usable(owner, best.tokens, prompt) < here + MIN_TOKENS:
+        if best and _usable(best.tokens, prompt, watched.whole_copies) < here + MIN_TOKENS:
             best = None
         if best:
             self._kept.remove(best)  # not to be pushed out by what comes in
@@ -88,30 +102,31 @@ class KeptPrefixes:
             session.restore(best.tokens, best.data)
 
     def _best(self, owner: int, prompt: Sequence[int]) -> Kept | None:
+        whole = self._watched[owner].whole_copies
         own = [kept for kept in self._kept if kept.owner == owner]
-        return max(own, key=lambda kept: self._usable(owner, kept.tokens, prompt), default=None)
-
-    def _usable(self, owner: int, tokens: Sequence[int], prompt: Sequence[int]) -> int:
-        """How many of the tokens' cells an answer to `prompt` could start from."""
-        shared = min(common_prefix(tokens, prompt), len(prompt) - 1)
-        _, whole = self._watched[owner]
-        return 0 if whole and shared < len(tokens) else shared
+        return max(own, key=lambda kept: _usable(kept.tokens, prompt, whole), default=None)
 
     def _keep(self, owner: int) -> None:
-        session, whole = self._watched[owner]
-        size = session.state_bytes()
+        watched = self._watched[owner]
+        size = watched.session.state_bytes()
         if not 0 < size <= self.max_bytes or free_memory() < SPARE * size:
             return
-        tokens, data = session.save()
+        tokens, data = watched.session.save()
         if len(tokens) < MIN_TOKENS:  # a failed pass took the cells with it
             return
-        if not whole:
+        if not watched.whole_copies:
             self._kept = [kept for kept in self._kept if kept.owner != owner or not _covers(tokens, kept)]
         self._kept.append(Kept(owner, tokens, data))
         while sum(kept.owner == owner for kept in self._kept) > self.count:
             self._kept.remove(next(kept for kept in self._kept if kept.owner == owner))
         while self.num_bytes > self.max_bytes:
             del self._kept[0]
+
+
+def _usable(tokens: Sequence[int], prompt: Sequence[int], whole: bool) -> int:
+    """How many of the tokens' cells an answer to `prompt` could start from."""
+    shared = min(common_prefix(tokens, prompt), len(prompt) - 1)
+    return 0 if whole and shared < len(tokens) else shared
 
 
 def _covers(tokens: Sequence[int], kept: Kept) -> bool:

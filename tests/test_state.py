@@ -61,6 +61,32 @@ def test_the_next_row_is_the_one_without_the_detour(files, name):
         assert np.array_equal(again, expected)
 
 
+@pytest.mark.parametrize(("length", "kept"), [(60, 60), (50, 0), (40, 0), (0, 0)])
+def test_a_window_that_was_saved_is_not_cut_to_cells_that_it_lacks(files, length, kept):
+    """A saved sliding window holds its last cells only: cut to 40, nothing is there, and nobody says so."""
+    tokens = [7 * index % 250 for index in range(60)]
+    with opened(files["gemma"]) as context:
+        _, data = saved(context, tokens)
+        session = Session(context)
+        session.restore(tokens, data)
+        assert session.align([*tokens[:length], 3]) == kept == context.length(0)
+        (row,) = session.forward([*tokens[kept:length], 3])
+        session.rollback(0)
+        (expected,) = session.forward([*tokens[:length], 3])
+        assert np.argmax(row) == np.argmax(expected) and np.allclose(row, expected, atol=0.1)
+
+
+def test_a_restored_window_lets_drafts_be_rolled_back(files):
+    tokens = [7 * index % 250 for index in range(60)]
+    with opened(files["gemma"]) as context:
+        _, data = saved(context, tokens)
+        session = Session(context)
+        session.restore(tokens, data)
+        session.forward([3, 4, 5, 6])
+        session.rollback(61)
+        assert context.length(0) == 61
+
+
 def test_another_context_and_another_sequence_take_it(files):
     with opened(files["llama"]) as context:
         tokens, data = saved(context)

@@ -219,15 +219,21 @@ class Context:
     def truncate(self, sequence_id: int, length: int) -> int:
         """Forget the cells from `length` on; returns how many are left.
 
-        Where llama.cpp refuses (recurrent state) or a sliding window has lost older cells, the whole sequence is
-        forgotten and 0 returned.
+        Where llama.cpp refuses (recurrent state) or a sliding window lacks older cells (a saved state holds no more
+        than the window), the whole sequence is forgotten and 0 returned.
         """
         held = self.length(sequence_id)
+        kept = min(held, length)
         if held > length and not self._lib.llama_memory_seq_rm(self._memory, sequence_id, length, -1):
             return self._forget(sequence_id)
-        if self.model.n_swa and self._lib.llama_memory_seq_pos_min(self._memory, sequence_id) > 0:
+        if self.model.n_swa and not self._holds_window(sequence_id, kept):
             return self._forget(sequence_id)
-        return min(held, length)
+        return kept
+
+    def _holds_window(self, sequence_id: int, length: int) -> bool:
+        """Whether the next token finds all that its sliding window reaches."""
+        first = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence_id))
+        return self.length(sequence_id) == length and first <= max(length - self.model.n_swa, 0)
 
     def _forget(self, sequence_id: int) -> int:
         self._lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
