@@ -76,6 +76,7 @@ def answer_chunks(
     model, params = engine.target.model, request.params
     answer = AnswerText(model.piece, model.eog_tokens, params.stop)
     adaptive = controller if isinstance(controller, AdaptiveController) else None
+    engine.prefixes.switch(request.ids)
     generation = Generation(
         engine.session,
         engine.drafter(

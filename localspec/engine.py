@@ -23,6 +23,7 @@ from localspec.llama.memory import check_memory
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.template import ChatTemplate
+from localspec.prefixes import KeptPrefixes
 from localspec.strictness import Widths, strict_form, strict_widths
 
 StrPath = str | os.PathLike[str]
@@ -40,6 +41,8 @@ class EngineOptions:
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
     no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
     faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
+    keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
+    at most `prefix_bytes` of memory.
     """
 
     n_ctx: int = 4096
@@ -53,6 +56,8 @@ class EngineOptions:
     no_draft: bool = False
     prepare_draft: bool = True
     strict: bool = False
+    keep_prefixes: int = 4
+    prefix_bytes: int = 1 << 30
 
     def strict_for(self, target: Metadata) -> EngineOptions:
         """These options with what strict mode changes for a target."""
@@ -89,6 +94,7 @@ class Engine:
     ) -> None:
         self._gpu_layers = resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
+        self.prefixes = KeptPrefixes(options.keep_prefixes, options.prefix_bytes)
         self.warnings: list[str] = []
         target_metadata = read_metadata(Path(target))
         self.asked = options
@@ -113,6 +119,11 @@ class Engine:
             if self.draft
             else None
         )
+        for session, context in zip(self.sessions.values(), (self.target, self.draft), strict=False):
+            assert context is not None, "a session has a context"
+            model = context.model
+            whole = model.is_recurrent or model.is_hybrid
+            self.prefixes.watch(session, whole=whole, window=model.n_swa > 0)
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
@@ -223,10 +234,16 @@ class Engine:
             f"{options.cache_type_v}{rearranged}"
         )
 
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """What is in the cells of each model, by "target" and "draft"."""
+        drafting = {"draft": self._model_drafter.session} if self._model_drafter else {}
+        return {"target": self.session, **drafting}
+
     def forget(self) -> None:
-        """Empty both models' cells: the next prompt is read from its first token."""
-        drafting = [self._model_drafter.session] if self._model_drafter else []
-        for session in (self.session, *drafting):
+        """Empty both models' cells and what is kept of them: the next prompt is read from its first token."""
+        self.prefixes.clear()
+        for session in self.sessions.values():
             session.rollback(0)
 
     def describe(self) -> dict[str, object]:
@@ -234,10 +251,16 @@ class Engine:
         return {
             "target": _describe(self.target, self.options),
             "draft": _describe(self.draft, self.asked) if self.draft else None,
+            "kept_prefixes": {
+                "count": self.prefixes.count,
+                "max_bytes": self.prefixes.max_bytes,
+                "bytes": self.prefixes.num_bytes,
+            },
         }
 
     def close(self) -> None:
         """Free contexts, then models. Idempotent."""
+        self.prefixes.clear()
         self._free()
 
 

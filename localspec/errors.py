@@ -79,6 +79,10 @@ class ContextFull(DecodeError):
     """llama.cpp found no room for the tokens of this pass."""
 
 
+class StateError(LocalspecError):
+    """Saved cells cannot be used here: damaged, of another model or build, or too many for the context."""
+
+
 class TemplateError(LocalspecError):
     """The model has no chat template, or its template rejects these messages."""
 

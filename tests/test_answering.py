@@ -15,6 +15,7 @@ from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
 from localspec.decoding.session import Session
 from localspec.errors import InvalidRequest
 from localspec.policy import choose_rule
+from localspec.prefixes import KeptPrefixes
 from localspec.turns import Ticket
 
 from .fakes import FakeContext, blended, model_drafter, random_model
@@ -46,6 +47,7 @@ class FakeEngine:
         )
         self.target = SimpleNamespace(model=model, n_vocab=V, n_ctx=n_ctx)
         self.session = Session(context)
+        self.prefixes = KeptPrefixes(0, 0)
         self._drafter = DRAFTERS[drafter]()
 
     def drafter(self, **_options: Any) -> Any:
