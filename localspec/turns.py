@@ -47,7 +47,7 @@ class AnswerStream(Iterator[Chunk]):
         try:
             chunk = next(self._chunks)
         except BaseException:
-            self._ended = True
+            self._ended = not getattr(self._chunks, "gi_running", False)  # another thread may be reading
             raise
         if chunk.completion is not None:
             self._ended = True

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli.answer import Answer, attempt_seed
+from localspec.cli.answer import Answer
 from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.interactive import COMMANDS, Chat
 from localspec.cli.options import ModelOptions, model_options
