@@ -19,8 +19,8 @@ from localspec.engine import Engine, EngineOptions
 from localspec.hub.store import default_home
 from localspec.llama.backend import physical_cores
 from localspec.llama.context import Context
-from localspec.llama.watch import stage
 from localspec.llama.metadata import Metadata
+from localspec.llama.watch import stage
 
 FORMAT = 2
 log = logging.getLogger(__name__)

@@ -199,9 +199,7 @@ class LLM:
         assert completion is not None, "the last chunk carries the completion"
         return completion
 
-    def start(
-        self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]
-    ) -> AnswerStream:
+    def start(self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:
         """`chat` for messages, `stream` for a text or token ids."""
         given = text_or_items(prompt)
         if not isinstance(given, str) and any(isinstance(item, Mapping) for item in given):
@@ -282,6 +280,4 @@ class LLM:
         with self._turns.turn(ticket):
             # First, for it may load what was freed.
             engine = self.engine
-            yield from answer_chunks(
-                engine, self._weights.controller(request.draft_tokens), request, ticket
-            )
+            yield from answer_chunks(engine, self._weights.controller(request.draft_tokens), request, ticket)

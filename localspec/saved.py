@@ -74,13 +74,17 @@ def saved_cells(engine: Engine, ids: Sequence[int]) -> dict[str, Cells]:
 
 def restore_cells(engine: Engine, ids: Sequence[int], cells: dict[str, Cells]) -> str:
     """Put saved cells into the models, which must be idle; says in a sentence what became of them."""
-    notes = [] if "target" in cells else ["The target's state was not saved, so the conversation is read again."]
+    notes = (
+        [] if "target" in cells else ["The target's state was not saved, so the conversation is read again."]
+    )
     for name, session in engine.sessions.items():
         session.rollback(0)
         if name not in cells:
             continue
         if cells[name].facts != _facts(engine, name):
-            note = f"The {name} or its settings are not those it was saved with: the conversation is read again."
+            note = (
+                f"The {name} or its settings are not those it was saved with: the conversation is read again."
+            )
         elif not _restore(engine, name, session, ids, cells[name]):
             note = f"llama.cpp refused the saved state of the {name}: the conversation is read again."
         else:

@@ -144,7 +144,8 @@ class Turns:
     def if_idle(self, seconds: float, action: Callable[[], None]) -> bool:
         """Do `action`, with everybody kept out, if nobody has used the engine for so long; whether it was done."""
         with self._changed:
-            if self._closing or self._idle_seconds() < seconds:
+            busy = self._running is not None or self._users
+            if self._closing or busy or self._idle_seconds() < seconds:
                 return False
             action()
             return True

@@ -18,6 +18,7 @@ from localspec.cli.options import ModelOptions, model_options
 from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
 from localspec.errors import PromptTooLong, StoreError
+from localspec.seeds import attempt_seed
 from tests.fake_llm import FakeLLM
 
 

@@ -100,7 +100,8 @@ def check_memory(loads: Sequence[Load]) -> None:
     n_ctx = max(load.options.n_ctx for load in loads)
     names = " and ".join(load.metadata.path.name for load in loads)
     raise MemoryShort(
-        f"{names} with a context of {n_ctx} tokens would take {estimate}, and {_gigabytes(estimate.available)} are free.",
+        f"{names} with a context of {n_ctx} tokens would take {estimate}, "
+        f"and {_gigabytes(estimate.available)} are free.",
         "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
         "with check_memory=False.",
         path=str(loads[0].metadata.path),

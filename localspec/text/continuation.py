@@ -81,10 +81,10 @@ def _added(
     answer = shielded[-2]["content"]
     marked = [*shielded[:-2], {**shielded[-2], "content": hidden.mark}, shielded[-1]]
     before, *behind = template.render(marked).split(hidden.mark)
-    if len(behind) != 1 or _digest(hidden.restore(before)) != said.digest:
-        return "The chat template writes the earlier turns differently now, so they are read again."
-    if whole not in {before + text + behind[0] for text in (answer, answer.strip())}:
+    if len(behind) != 1 or whole not in {before + text + behind[0] for text in (answer, answer.strip())}:
         return "The chat template changes the last answer, so it is read again as the template writes it."
+    if _digest(hidden.restore(before)) != said.digest:
+        return "The chat template writes the earlier turns differently now, so they are read again."
     ids = tokenize_parts(vocab, hidden.split(behind[0]))
     if _spelled(vocab, ids, special=True) != hidden.restore(behind[0]):
         return "The tokenizer reads text in pieces differently, so the whole is read again."
