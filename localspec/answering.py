@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,8 @@ from localspec.request import (
 from localspec.text.answer import AnswerText
 from localspec.text.messages import checked_text
 from localspec.turns import Ticket
+
+log = logging.getLogger(__name__)
 
 
 def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, options: dict[str, Any]) -> Request:
@@ -74,6 +77,7 @@ def answer_chunks(
 ) -> Iterator[Chunk]:
     """Decode one answer; the engine must be this caller's alone until the end."""
     model, params = engine.target.model, request.params
+    log.debug("answering %d prompt tokens, at most %s", len(request.ids), params.max_tokens)
     answer = AnswerText(model.piece, model.eog_tokens, params.stop)
     adaptive = controller if isinstance(controller, AdaptiveController) else None
     engine.prefixes.switch(request.ids)
@@ -118,6 +122,14 @@ def answer_chunks(
         notice=_notice(engine, generation),
         drafted=tuple(drafted),
         logprobs=None if params.logprobs is None else tuple(logprobs),
+    )
+    log.info(
+        "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
+        stats.prompt_tokens,
+        stats.cached_tokens,
+        stats.tokens,
+        completion.finish_reason,
+        completion.drafting,
     )
     yield Chunk(rest, (), completion)
 

@@ -67,6 +67,18 @@ class ModelLoadError(LocalspecError):
     """llama.cpp could not load the weights or make a context (`path`)."""
 
 
+class MemoryShort(ModelLoadError):
+    """The models do not fit the free memory (`needed`, `free`, both bytes, and `path`)."""
+
+
+class LoadCancelled(LocalspecError):
+    """A load was ended by `Loading.cancel()`; everything it had loaded is freed."""
+
+
+class ConversationFileError(LocalspecError):
+    """A saved conversation cannot be written, read, or used with this model (`path`)."""
+
+
 class DecodeError(LocalspecError):
     """A forward pass failed (`code`, as llama_decode returned it)."""
 

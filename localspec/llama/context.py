@@ -132,6 +132,18 @@ class Context:
         self._logits, self._n_seq = view(self._batch.logits, shape), view(self._batch.n_seq_id, shape)
         self._n_seq[:] = 1
 
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer, for this room only."""
+        if not self._handle:
+            raise DecodeError("The context was closed.", code=0)
+        return self._handle
+
+    @property
+    def library(self) -> Any:
+        """The `llama_cpp` module, for this room only."""
+        return self._lib
+
     def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied.
 
