@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localspec.decoding.adaptive import AdaptiveController
@@ -15,6 +15,7 @@ from localspec.decoding.stats import Stats, Step
 from localspec.engine import Engine
 from localspec.errors import DecodeCancelled
 from localspec.llama.constraint import token_constraint
+from localspec.llama.model import Model
 from localspec.policy import choose_rule, describe_drafting
 from localspec.request import (
     Chunk,
@@ -46,6 +47,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
     verify = check_verify(options.pop("verify", "auto"))
     prediction = checked_text(options.pop("prediction", ""), "The prediction", name="prediction")
     processors = checked_processors(options.pop("logits_processors", ()))
+    shown = _shown_tokens(model, options.pop("shown_tokens", ()))
     grammar, schema = options.pop("grammar", None), options.pop("json_schema", None)
     params = checked_bias(sampling_params(options.pop("params", None), options), context.n_vocab)
     request = Request(
@@ -56,9 +58,16 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
         prediction=tuple(model.tokenize(prediction, parse_special=False)) if prediction else (),
         constraint=token_constraint(model, grammar=grammar, json_schema=schema),
         processors=processors,
+        shown=shown,
     )
     sampler_of(engine, request)  # refuses options that exclude each other
     return request
+
+
+def _shown_tokens(model: Model, texts: Sequence[str]) -> frozenset[int]:
+    """Ids of control tokens by their texts; texts that are no single token are passed over."""
+    found = [model.tokenize(text, parse_special=True) for text in texts if text in model.control_literals]
+    return frozenset(ids[0] for ids in found if len(ids) == 1) - model.eog_tokens
 
 
 def sampler_of(engine: Engine, request: Request) -> Sampler:
@@ -78,7 +87,9 @@ def answer_chunks(
     """Decode one answer; the engine must be this caller's alone until the end."""
     model, params = engine.target.model, request.params
     log.debug("answering %d prompt tokens, at most %s", len(request.ids), params.max_tokens)
-    answer = AnswerText(model.piece, model.eog_tokens, params.stop)
+    answer = AnswerText(
+        lambda token: model.piece(token, special=token in request.shown), model.eog_tokens, params.stop
+    )
     adaptive = controller if isinstance(controller, AdaptiveController) else None
     engine.prefixes.switch(request.ids)
     generation = Generation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,6 +19,7 @@ from localspec.hub.catalogue import DEFAULT_PAIR
 from localspec.hub.usage import record_use
 from localspec.idle import IdleTimer, checked_seconds
 from localspec.llama.backend import close_at_exit
+from localspec.llama.template import ChatTemplate
 from localspec.request import (
     AnswerOptions,
     Chunk,
@@ -25,6 +27,7 @@ from localspec.request import (
     Messages,
     Request,
     check_draft_tokens,
+    checked_prompt,
     text_or_items,
 )
 from localspec.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
@@ -174,13 +177,51 @@ class LLM:
         """Whether tokens are drafted by default, and why not."""
         return self._weights.drafting
 
-    def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:
+    @property
+    def template(self) -> ChatTemplate:
+        """The target's chat template."""
+        return self.engine.template
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
-        options: those of `AnswerOptions`. Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
+        tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text, where
+        `localspec.text.tool_calls` finds them. template_variables: what the template asks for besides, such as
+        `enable_thinking`. options: those of `AnswerOptions`.
+        Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
         with self.using() as engine:
-            return self._start(engine, render_prompt(engine.target.model, engine.template, messages), options)
+            ids = self.render(messages, tools=tools, template_variables=template_variables)
+            return self._start(engine, ids, options)
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        beginning: str = "",
+    ) -> list[int]:
+        """Prompt ids of a conversation; arguments as for `chat`.
+
+        beginning: what the answer begins with, control tokens included; the model takes it for its own.
+        """
+        with self.using() as engine:
+            return render_prompt(
+                engine.target.model,
+                engine.template,
+                messages,
+                tools=tools,
+                beginning=beginning,
+                variables=template_variables,
+            )
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
         """Continue a raw prompt, text or token ids; arguments as for `chat`."""
@@ -205,6 +246,23 @@ class LLM:
         if not isinstance(given, str) and any(isinstance(item, Mapping) for item in given):
             return self.chat(given, **options)
         return self.stream(given, **options)
+
+    def tokenize(self, prompt: str | Sequence[int] | Messages) -> list[int]:
+        """Token ids of a prompt as `generate` takes it; ids stay as they are. Raises what `chat` and `stream` raise."""
+        given = text_or_items(prompt)
+        with self.using() as engine:
+            if isinstance(given, str):
+                return text_prompt(engine.target.model, given)
+            if any(isinstance(item, Mapping) for item in given):
+                return self.render(given)
+            return checked_prompt(given, engine.target.n_vocab, len(given))
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens included. Raises `InvalidRequest` for what is no id."""
+        with self.using() as engine:
+            model = engine.target.model
+            known = checked_prompt(ids, engine.target.n_vocab, sys.maxsize) if len(ids) else []
+            return b"".join(model.piece(token, special=True) for token in known).decode("utf-8", "replace")
 
     def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
         """A conversation that keeps its ids; `defaults` hold for its answers. Raises `InvalidRequest`."""

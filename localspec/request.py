@@ -15,7 +15,7 @@ from localspec.decoding.sampler import Constraint, LogitsProcessor
 from localspec.decoding.stats import Stats
 from localspec.errors import InvalidRequest, PromptTooLong
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 VERIFY = ("auto", "block", "rejection", "coupled")
 
 
@@ -29,6 +29,7 @@ class AnswerOptions(TypedDict, total=False):
     grammar:      the answer must match this GBNF grammar.
     json_schema:  the answer must be JSON that this schema (a dict, or its JSON text) describes; {} is any JSON.
     logits_processors: called with (ids, logits) for every row of both models, in turn; see `LogitsProcessor`.
+    shown_tokens: texts of control tokens, such as "[TOOL_CALLS]", that the answer's text keeps.
     """
 
     params: SamplingParams | None
@@ -38,6 +39,7 @@ class AnswerOptions(TypedDict, total=False):
     grammar: str | None
     json_schema: Mapping[str, Any] | str | bool | None
     logits_processors: Sequence[LogitsProcessor]
+    shown_tokens: Sequence[str]
     temperature: float
     top_k: int
     top_p: float
@@ -95,7 +97,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request. draft_tokens: "auto" or a number; prediction: ids the answer may resemble."""
+    """A checked request.
+
+    draft_tokens: "auto" or a number. prediction: ids the answer may resemble. shown: control tokens kept in the text.
+    """
 
     ids: list[int]
     params: SamplingParams
@@ -104,6 +109,7 @@ class Request:
     prediction: tuple[int, ...] = ()
     constraint: Constraint | None = None
     processors: tuple[LogitsProcessor, ...] = ()
+    shown: frozenset[int] = frozenset()
 
 
 def text_or_items(prompt: object) -> str | list[Any]:

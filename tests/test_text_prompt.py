@@ -179,6 +179,13 @@ def test_no_template_is_the_templates_error() -> None:
 GOOD: dict[str, Any] = {"role": "user", "content": "Hi"}
 
 
+def called(name: str, arguments: str) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": "a", "function": {"name": name, "arguments": arguments}}],
+    }
+
+
 @pytest.mark.parametrize(
     ("messages", "what"),
     [
@@ -192,7 +199,14 @@ GOOD: dict[str, Any] = {"role": "user", "content": "Hi"}
         ([GOOD, {"role": "user", "content": None}], "Message 1 has no text as its content"),
         ([{"role": "user", "content": ["Hi"]}], "Message 0 has no text as its content"),
         ([{"role": "", "content": "Hi"}], "Message 0 has an empty role"),
-        ([{**GOOD, "tool_calls": []}], "The tool_calls of message 0 is a list"),
+        ([{**GOOD, "names": []}], "The names of message 0 is a list"),
+        ([{**GOOD, "tool_calls": "f"}], "Message 0 has tool_calls of type str"),
+        ([{**GOOD, "tool_calls": ["f"]}], "Message 0 has tool_calls without function.name"),
+        ([called("f", "{")], "Message 0 has tool_calls whose arguments are no JSON ("),
+        ([called("f", "[1]")], "Message 0 has tool_calls whose arguments are no JSON object"),
+        ([called("f\0", "{}")], "A tool call of message 0 holds a NUL"),
+        ([called("f", '{"a": "\\u0000"}')], "A tool call of message 0 holds a NUL"),
+        ([called("f", '{"a": "\\ud83d"}')], "A tool call of message 0 holds half a surrogate pair"),
         (
             [GOOD, {"role": "user", "content": "a\0b"}],
             "content of message 1 holds a NUL character at position 1",

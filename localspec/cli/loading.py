@@ -61,21 +61,52 @@ def _keep_quiet(sentence: str) -> None:
     pass
 
 
+def fetch(options: ModelOptions, consent: Consent) -> None:
+    """Pull what is not on disk, where that is wanted. Raises `NotDownloaded` otherwise."""
+    try:
+        _find(options)
+    except NotDownloaded as missing:
+        _pull(missing, consent)
+
+
+def _find(options: ModelOptions) -> None:
+    name = options.pair_name()
+    if name is None:
+        _paths(options)
+        return
+    from localspec.hub.catalogue import pair
+    from localspec.hub.store import Store
+
+    store = Store()
+    store.pair_paths(pair(name or _default_pair(), store.home), with_draft=not options.no_draft)
+
+
+def open_quietly(options: ModelOptions, consent: Consent) -> LLM:
+    """Load in a thread of its own: no spinner, and warnings as lines."""
+    llm = open_engine(options, _keep_quiet if consent.quiet else _tell)
+    for warning in llm.warnings:
+        say(f"warning: {warning}")
+    if not consent.quiet:
+        say(_introduction(options, llm), dim=True)
+    return llm
+
+
+def names(options: ModelOptions) -> tuple[str, ...]:
+    """What the model may be called before it is loaded, the usual name first."""
+    name = options.pair_name()
+    if name is not None:
+        return (name or _default_pair(),)
+    target, _ = options.files()
+    return (target.stem, target.name) if isinstance(target, Path) else (str(target),)
+
+
 @contextlib.contextmanager
 def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
     """The loaded engine; pulls the pair first where that is wanted. Closed at the end of the block."""
     try:
         llm = _load(options, consent)
     except NotDownloaded as missing:
-        if not _may_pull(missing, consent):
-            raise
-        from localspec.cli.pulling import pull_hub_models, pull_pair
-
-        references = _references(missing)
-        if references:
-            pull_hub_models(references, quiet=consent.quiet)
-        else:
-            pull_pair(str(missing.data["name"]), quiet=consent.quiet)
+        _pull(missing, consent)
         llm = _load(options, consent)
     with contextlib.closing(llm):
         for warning in llm.warnings:
@@ -88,6 +119,18 @@ def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
 def _load(options: ModelOptions, consent: Consent) -> LLM:
     with contextlib.nullcontext() if consent.quiet else busy("loading the model"):
         return open_engine(options, _keep_quiet if consent.quiet else _tell)
+
+
+def _pull(missing: NotDownloaded, consent: Consent) -> None:
+    if not _may_pull(missing, consent):
+        raise missing
+    from localspec.cli.pulling import pull_hub_models, pull_pair
+
+    references = _references(missing)
+    if references:
+        pull_hub_models(references, quiet=consent.quiet)
+    else:
+        pull_pair(str(missing.data["name"]), quiet=consent.quiet)
 
 
 def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:

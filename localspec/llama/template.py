@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from localspec.errors import TemplateError
+
+_OWN = ("messages", "eos_token", "bos_token", "raise_exception", "add_generation_prompt", "strftime_now")
+"""Set here: a caller's variables of these names are passed over."""
 
 
 class ChatTemplate:
@@ -24,18 +29,52 @@ class ChatTemplate:
         self._eos = eos
         self._formatters: dict[bool, Any] = {}
 
-    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> str:
+    @property
+    def source(self) -> str | None:
+        """The Jinja text, or None."""
+        return self._source
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Names that the template asks for: `tools`, `enable_thinking`, ... Empty for one that cannot be read."""
+        from jinja2 import TemplateError as JinjaError
+        from jinja2 import meta
+
+        try:
+            formatter = self._compile(True)
+            return frozenset(
+                meta.find_undeclared_variables(formatter._environment.environment.parse(self._source))
+            )
+        except (TemplateError, JinjaError):
+            return frozenset()
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
         """The prompt text, ending with the opening of an answer if `add_generation_prompt`.
 
-        Raises TemplateError when the file has no template, when the template is broken, and with the
-        template's own sentence when it rejects these messages.
+        tools: functions the model may call, as OpenAI writes them. variables: others that the template asks for.
+        Raises TemplateError when the file has no template, when the template is broken or knows no tools, and with
+        the template's own sentence when it rejects these messages.
         """
+        if tools and self._source is not None and "tools" not in self.variables:
+            raise TemplateError(
+                f"The chat template of {self.name} knows no tools.",
+                "Leave tools out, or use a model that was trained to call them.",
+                name="tools",
+            )
+        variables = {name: value for name, value in variables.items() if name not in _OWN}
         formatter = self._formatters.get(add_generation_prompt)
         if formatter is None:
             formatter = self._compile(add_generation_prompt)
             self._formatters[add_generation_prompt] = formatter
         try:
-            return str(formatter(messages=messages).prompt)
+            return str(formatter(messages=messages, tools=list(tools) if tools else None, **variables).prompt)
         except ValueError as error:  # what the formatter's raise_exception raises
             raise TemplateError(
                 f"The chat template of {self.name} rejects these messages: {_one_line(error)}.",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from localspec.errors import InvalidRequest
 
 
-def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, str]]:
-    """A copy with the text fields only: `role`, `content` and any other field that is a text.
+def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+    """A copy with the text fields only: `role`, `content` and any other field that is a text; and `tool_calls`.
 
-    Fields that are None are as good as absent. Raises InvalidRequest, naming the message's index (from 0),
-    for anything else that is not a text, and for text that no model can be given.
+    Fields that are None are as good as absent; the content of a message with tool calls is then empty. Arguments of
+    tool calls, which OpenAI writes as JSON text, become the objects that chat templates expect. Raises InvalidRequest,
+    naming the message's index (from 0), for anything else that is not a text, and for text that no model can be given.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise InvalidRequest(
@@ -22,13 +25,16 @@ def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str,
     return [_checked_message(index, message) for index, message in enumerate(messages)]
 
 
-def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, str]:
+def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidRequest(
             f"Message {index} is a {type(message).__name__}.",
             'Give a dict such as {"role": "user", "content": "..."}.',
             name="messages",
         )
+    calls = message.get("tool_calls")
+    if calls and message.get("content") is None:
+        message = {**message, "content": ""}
     for field in ("role", "content"):
         if not isinstance(message.get(field), str):
             raise InvalidRequest(
@@ -40,11 +46,48 @@ def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, str
         raise InvalidRequest(
             f"Message {index} has an empty role.", "Give user, assistant or system.", name="messages"
         )
-    return {
+    checked: dict[str, Any] = {
         str(field): checked_text(value, f"The {field} of message {index}", name="messages")
         for field, value in message.items()
-        if value is not None
+        if value is not None and field != "tool_calls"
     }
+    return {**checked, "tool_calls": _checked_calls(index, calls)} if calls else checked
+
+
+def _checked_calls(index: int, calls: object) -> list[dict[str, Any]]:
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        raise _bad_calls(index, f"of type {type(calls).__name__}", "Give a list.")
+    return [_checked_call(index, call) for call in calls]
+
+
+def _checked_call(index: int, call: object) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
+        raise _bad_calls(
+            index, "without function.name", 'Give {"id": ..., "function": {"name": ..., "arguments": ...}}.'
+        )
+    arguments = function.get("arguments")
+    try:
+        value = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _bad_calls(index, f"whose arguments are no JSON ({error})", "Correct them.") from None
+    if not isinstance(value, dict):
+        raise _bad_calls(index, "whose arguments are no JSON object", "Correct them.")
+    for part in (name, text.replace("\\u0000", "\0")):
+        checked_text(part, f"A tool call of message {index}", name="messages")
+    checked: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": value}}
+    identifier = call.get("id")
+    return checked if identifier is None else {"id": _call_id(index, identifier), **checked}
+
+
+def _call_id(index: int, identifier: object) -> str:
+    return checked_text(identifier, f"The id of a tool call of message {index}", name="messages")
+
+
+def _bad_calls(index: int, what: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(f"Message {index} has tool_calls {what}.", remedy, name="messages")
 
 
 def checked_text(text: object, what: str, *, name: str) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from localspec.errors import InvalidRequest
 from localspec.text.literals import Literals, literals_of
 from localspec.text.messages import checked_messages, checked_text
+
+_OWN = ("self", "messages", "tools", "add_generation_prompt")
+"""Told to a template otherwise."""
 
 
 class Vocabulary(Protocol):
@@ -34,13 +37,29 @@ class Vocabulary(Protocol):
 class Template(Protocol):
     """The model's chat template."""
 
-    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> str: ...
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str: ...
 
 
 def render_prompt(
-    vocab: Vocabulary, template: Template, messages: Sequence[Mapping[str, object]]
+    vocab: Vocabulary,
+    template: Template,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    beginning: str = "",
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Prompt ids of a conversation.
+
+    tools: functions the model may call, as OpenAI writes them. beginning: the answer's first text, control tokens
+    included; it belongs to the prompt. variables: for the template, such as `enable_thinking`.
 
     The rendered template is tokenized with special tokens parsed, except that texts of control tokens inside
     a message stay text: they are hidden from the template behind placeholders and tokenized on their own. A
@@ -49,11 +68,13 @@ def render_prompt(
     Raises InvalidRequest for messages that are none, TemplateError as the template does.
     """
     hidden = Hidden(literals_of(vocab.control_literals))
-    shielded = [
-        {field: hidden.hide(text) for field, text in message.items()}
-        for message in checked_messages(messages)
-    ]
-    return prompt_ids(vocab, hidden.split(template.render(shielded)))
+    shielded = [hidden.hide_in(message) for message in checked_messages(messages)]
+    rendered = template.render(
+        shielded,
+        tools=[hidden.hide_in(tool) for tool in tools] if tools else None,
+        **{name: hidden.hide_in(value) for name, value in (variables or {}).items() if name not in _OWN},
+    )
+    return prompt_ids(vocab, hidden.split(rendered + beginning))
 
 
 def prompt_ids(vocab: Vocabulary, parts: Sequence[str]) -> list[int]:
@@ -97,6 +118,14 @@ class Hidden:
     def hide(self, text: str) -> str:
         """`text` with placeholders."""
         return self._literals.replace(text, self._placeholder)
+
+    def hide_in(self, value: Any) -> Any:
+        """The same for every text in lists and dicts."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            return {self.hide_in(key): self.hide_in(item) for key, item in value.items()}
+        return [self.hide_in(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _placeholder(self, literal: str) -> str:
         self._texts.append(literal)

@@ -1,0 +1,154 @@
+"""`localspec serve`: an OpenAI-compatible server on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli import loading
+from localspec.cli.options import (
+    ModelOptions,
+    model_options,
+    offline_option,
+    quiet_option,
+    yes_option,
+)
+from localspec.cli.terminal import say
+
+if TYPE_CHECKING:
+    from localspec.llm import LLM
+    from localspec.server.settings import Settings
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to listen."""
+
+    host: str
+    port: int
+    uds: str | None
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines may reach it."""
+        return self.uds is None and self.host not in LOOPBACK
+
+
+@click.command(name="serve")
+@model_options
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one."
+)
+@click.option("--uds", metavar="PATH", help="Listen on this Unix socket instead.")
+@click.option(
+    "--api-key",
+    metavar="KEY",
+    envvar="LOCALSPEC_API_KEY",
+    show_envvar=True,
+    help="Key that requests must bring.",
+)
+@click.option(
+    "--cors", multiple=True, metavar="ORIGIN", help="Web pages that may ask, * for all (repeatable)."
+)
+@click.option(
+    "--queue", type=click.IntRange(min=0), default=8, show_default=True,
+    help="Requests that may wait for the one being answered; more are refused with 429.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    help="Longest time for a request, waiting included.  [default: no limit]",
+)  # fmt: skip
+@click.option(
+    "--alias", metavar="NAME", help="The model's name for clients.  [default: PAIR or the file's name]"
+)
+@quiet_option
+@yes_option
+@offline_option
+def serve(
+    options: ModelOptions,
+    host: str,
+    port: int,
+    uds: str | None,
+    api_key: str | None,
+    cors: tuple[str, ...],
+    queue: int,
+    timeout: float | None,
+    alias: str | None,
+    quiet: bool,
+    yes: bool,
+    offline: bool,
+) -> None:
+    """Answer OpenAI's HTTP API with PAIR: chat and text completions, for any client that speaks it.
+
+    The options about answers hold where a request says nothing. Ctrl-C or SIGTERM ends the server: what is being
+    answered gets a few seconds to finish. Needs the extra: pip install "localspec[server]".
+    """
+    options.check()
+    if api_key is not None and not api_key.strip():
+        raise click.UsageError(
+            "The API key is empty: give one, or leave --api-key and LOCALSPEC_API_KEY out."
+        )
+    if alias is not None and not alias.strip():
+        raise click.UsageError("--alias is empty.")
+    _check_installed()
+    consent = loading.Consent(yes=yes, offline=offline, quiet=quiet)
+    from localspec.server.settings import Settings
+
+    names = loading.names(options)
+    settings = Settings(
+        name=alias or names[0],
+        names=names,
+        api_key=None if api_key is None else api_key.strip(),
+        cors=cors,
+        queue=queue,
+        timeout=timeout,
+        params=options.sampling(),
+        answering=options.answering(),
+    )
+    _serve(options, Place(host, port, uds), settings, consent)
+
+
+def _serve(options: ModelOptions, place: Place, settings: Settings, consent: loading.Consent) -> None:
+    from localspec.server import serve as server
+
+    opening = (
+        server.tcp_socket(place.host, place.port)
+        if place.uds is None
+        else server.unix_socket(Path(place.uds))
+    )
+    with opening as listening:
+        loading.fetch(options, consent)
+        where = place.uds or "http://{}:{}".format(
+            f"[{place.host}]" if ":" in place.host else place.host, listening.getsockname()[1]
+        )
+        if place.public and settings.api_key is None:
+            say(f"warning: any machine that reaches {place.host} may use this server; see --api-key.")
+
+        def load() -> LLM:
+            llm = loading.open_quietly(options, consent)
+            if not consent.quiet:
+                say(f"{settings.name} is ready on {where}")
+            return llm
+
+        if not consent.quiet:
+            say(f"listening on {where}, loading the model", dim=True)
+        server.serve(load, settings, listening)
+
+
+def _check_installed() -> None:
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        from localspec.errors import MissingPackage
+
+        raise MissingPackage(
+            f"The server needs {' and '.join(missing)}.",
+            'Install the extra: pip install "localspec[server]".',
+            package=missing[0],
+        )

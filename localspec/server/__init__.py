@@ -1,0 +1,1 @@
+"""OpenAI-compatible HTTP on a loaded engine. Needs the extra `server`."""

@@ -1,0 +1,136 @@
+"""The endpoints that tell about the server and its model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from localspec import __version__
+from localspec.llm import LLM
+from localspec.server.body import read_body
+from localspec.server.describe import takes
+from localspec.server.faults import as_api_error
+from localspec.server.metrics import CONTENT_TYPE
+from localspec.server.replies import Json
+from localspec.server.routes import check_model
+from localspec.server.schemas import DetokenizeRequest, TokenizeRequest
+from localspec.server.service import Service
+
+
+def about_routes(service: Service) -> APIRouter:
+    """Health, models, metrics, properties."""
+    router, settings = APIRouter(), service.settings
+    model = {"id": settings.name, "object": "model", "created": int(time.time()), "owned_by": "localspec"}
+
+    @router.get("/")
+    async def root() -> Response:
+        """What this is."""
+        return PlainTextResponse(f"localspec {__version__}: {settings.name}. The API is under /v1.\n")
+
+    @router.get("/health", responses={503: {"description": "Loading or stopping."}})
+    async def health() -> Response:
+        """Whether requests are answered."""
+        _ = service.llm
+        return Json({"status": "ok"})
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """The one model."""
+        return Json({"object": "list", "data": [model]})
+
+    @router.get("/v1/models/{name:path}", responses={404: {"description": "There is no such model."}})
+    async def one_model(name: str) -> Response:
+        """The model, by name."""
+        check_model(name, settings)
+        return Json(model)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Counters in Prometheus' text format."""
+        return Response(service.metrics_text(), media_type=CONTENT_TYPE)
+
+    @router.get("/props", responses={503: {"description": "Loading or stopping."}})
+    async def props() -> Response:
+        """The engine's settings."""
+        return Json(_props(service.llm, service))
+
+    return router
+
+
+def token_routes(service: Service) -> APIRouter:
+    """Text to token ids and back."""
+    router, settings = APIRouter(), service.settings
+
+    @router.post("/tokenize", **takes(TokenizeRequest))
+    async def tokenize(request: Request) -> Response:
+        """Ids of a text."""
+        body = await read_body(request, TokenizeRequest, settings.max_body)
+        return Json(await _in_thread(_tokenize, service.llm, body))
+
+    @router.post("/detokenize", **takes(DetokenizeRequest))
+    async def detokenize(request: Request) -> Response:
+        """The text of ids."""
+        body = await read_body(request, DetokenizeRequest, settings.max_body)
+        return Json({"content": await _in_thread(service.llm.detokenize, body.tokens)})
+
+    return router
+
+
+async def _in_thread(function: Any, *arguments: Any) -> Any:
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except Exception as error:
+        raise as_api_error(error, {"text": "content", "prompt": "tokens"}) from error
+
+
+def _tokenize(llm: LLM, body: TokenizeRequest) -> dict[str, Any]:
+    model = llm.engine.target.model
+    parse_special = body.parse_special is not False
+    ids = model.tokenize(body.content, parse_special=parse_special, add_bos=bool(body.add_special))
+    if not body.with_pieces:
+        return {"tokens": ids}
+    return {"tokens": [{"id": token, "piece": _piece(model.piece(token, special=True))} for token in ids]}
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+def _props(llm: LLM, service: Service) -> dict[str, Any]:
+    target, params = llm.engine.target, service.settings.params
+    model = target.model
+    return {
+        "default_generation_settings": {
+            "n_ctx": target.n_ctx,
+            "params": {
+                "temperature": params.temperature,
+                "top_k": params.top_k,
+                "top_p": params.top_p,
+                "min_p": params.min_p,
+                "typical_p": params.typical_p,
+                "top_n_sigma": params.top_n_sigma,
+                "repeat_penalty": params.repeat_penalty,
+                "repeat_last_n": params.repeat_last_n,
+                "frequency_penalty": params.frequency_penalty,
+                "presence_penalty": params.presence_penalty,
+                "max_tokens": params.max_tokens,
+                "seed": params.seed,
+            },
+        },
+        "total_slots": 1,
+        "model_alias": service.settings.name,
+        "model_path": str(model.path),
+        "chat_template": model.metadata.chat_template or "",
+        "bos_token": model.bos_text,
+        "eos_token": model.eos_text,
+        "build_info": f"localspec {__version__}",
+        "drafting": llm.drafting,
+        "settings": llm.settings,
+    }

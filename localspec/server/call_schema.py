@@ -1,0 +1,65 @@
+"""JSON schemas of tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DEFINITIONS = "$defs"
+Schema = dict[str, Any]
+
+
+def forced_schema(functions: Sequence[Mapping[str, Any]], key: str, *, listed: bool, several: bool) -> Schema:
+    """An answer that calls one of `functions`, or a list of calls.
+
+    functions: with `name` and `parameters`. key: what the arguments are called. several: more than one in the list.
+    """
+    calls, definitions = _calls(functions, key)
+    if listed:
+        most = {} if several else {"maxItems": 1}
+        return {"type": "array", "items": _one_of(calls), "minItems": 1, **most, DEFINITIONS: definitions}
+    return {**_one_of(calls), DEFINITIONS: definitions}
+
+
+def either_schema(functions: Sequence[Mapping[str, Any]], key: str, answer: Any) -> Schema:
+    """An answer that either is what the schema `answer` describes or calls one of `functions`."""
+    calls, definitions = _calls(functions, key)
+    definitions["answer"] = moved(answer, f"#/{DEFINITIONS}/answer")
+    return {**_one_of([{"$ref": f"#/{DEFINITIONS}/answer"}, *calls]), DEFINITIONS: definitions}
+
+
+def moved(schema: Any, place: str) -> Any:
+    """A schema as it must be written where it stands at `place` of another one: its own references move along."""
+    if isinstance(schema, Mapping):
+        return {
+            name: f"{place}{value[1:]}"
+            if name == "$ref" and isinstance(value, str) and value.startswith("#")
+            else moved(value, place)
+            for name, value in schema.items()
+        }
+    return [moved(item, place) for item in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _calls(functions: Sequence[Mapping[str, Any]], key: str) -> tuple[list[Schema], Schema]:
+    """A schema for a call of each function, and the definitions they refer to."""
+    calls: list[Schema] = []
+    definitions: Schema = {}
+    for index, function in enumerate(functions):
+        place = f"arguments{index}"
+        definitions[place] = {"type": "object", **moved(function["parameters"], f"#/{DEFINITIONS}/{place}")}
+        calls.append(
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": function["name"]},
+                    key: {"$ref": f"#/{DEFINITIONS}/{place}"},
+                },
+                "required": ["name", key],
+                "additionalProperties": False,
+            }
+        )
+    return calls, definitions
+
+
+def _one_of(schemas: list[Schema]) -> Schema:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

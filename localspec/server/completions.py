@@ -1,0 +1,145 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from localspec.llm import LLM
+from localspec.request import Chunk, Completion
+from localspec.server.faults import ApiError, bad_request
+from localspec.server.job import Start
+from localspec.server.logprobs import completion_logprobs
+from localspec.server.options import answer_options, choice_options, choices, wants_usage
+from localspec.server.replies import DONE
+from localspec.server.schemas import CompletionRequest
+from localspec.server.settings import Settings
+from localspec.server.usage import timings, usage
+
+Payload = dict[str, Any]
+MOST_PROMPTS = 128
+
+
+class CompletionForm:
+    """Text completions and their chunks. Choice `p * n + i` is answer i to prompt p."""
+
+    done = DONE
+
+    def __init__(self, body: CompletionRequest, llm: LLM, settings: Settings) -> None:
+        _refuse_unsupported(body)
+        self._body = body
+        self._n = choices(body)
+        self._options = answer_options(body, settings)
+        self._prompts = [llm.tokenize(prompt) for prompt in _prompts(body)]
+        self._echo = [_echo(prompt, llm) if body.echo else "" for prompt in _prompts(body)]
+        self._piece: Callable[[int], bytes] = lambda token: llm.engine.target.model.piece(token, special=True)
+        self._completions: dict[int, Completion] = {}
+        self._offsets: dict[int, int] = {}
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": settings.name,
+            "system_fingerprint": "localspec",
+        }
+        checked = [llm.stream(ids, **self._options) for ids in self._prompts]  # refuses what is not right
+        self.starts: list[Start] = [
+            self._start(llm, prompt, index) if index else (lambda stream=stream: stream)  # type: ignore[misc]
+            for prompt, stream in enumerate(checked)
+            for index in range(self._n)
+        ]
+
+    def _start(self, llm: LLM, prompt: int, index: int) -> Start:
+        return lambda: llm.stream(self._prompts[prompt], **choice_options(self._options, index))
+
+    def opening(self, index: int) -> list[Payload]:
+        """The prompt, where it is to be repeated."""
+        echo = self._echo[index // self._n]
+        return [self._chunk(index, echo)] if echo else []
+
+    def events(self, index: int, chunk: Chunk) -> list[Payload]:
+        """The text; with the last one the reason for the end."""
+        payloads = []
+        if chunk.text or chunk.logprobs:
+            payloads.append(self._chunk(index, chunk.text))
+        if chunk.logprobs:
+            offset = self._offsets.get(index, len(self._echo[index // self._n]))
+            logprobs = completion_logprobs(chunk.logprobs, self._piece, offset)
+            self._offsets[index] = offset + sum(len(token) for token in logprobs["tokens"])
+            payloads[0]["choices"][0]["logprobs"] = logprobs
+        if chunk.completion is not None:
+            self._completions[index] = chunk.completion
+            last = self._chunk(index, "", chunk.completion.finish_reason)
+            if len(self._completions) == len(self.starts):
+                last["timings"] = self._timings()
+            payloads.append(last)
+        return payloads
+
+    def closing(self) -> list[Payload]:
+        """The usage, where it is asked for."""
+        return [{**self._head, "choices": [], "usage": self._usage()}] if wants_usage(self._body) else []
+
+    def failure(self, error: ApiError) -> Payload:
+        """OpenAI's error object."""
+        return error.body()
+
+    def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
+        """A text completion."""
+        for index, pieces in chunks.items():
+            completion = pieces[-1].completion
+            assert completion is not None, "the last chunk carries the completion"
+            self._completions[index] = completion
+        return {
+            **self._head,
+            "choices": [self._choice(index, self._completions[index]) for index in sorted(chunks)],
+            "usage": self._usage(),
+            "timings": self._timings(),
+        }
+
+    def _choice(self, index: int, completion: Completion) -> Payload:
+        echo, logprobs = self._echo[index // self._n], completion.logprobs
+        return {
+            "index": index,
+            "text": echo + completion.text,
+            "logprobs": None if logprobs is None else completion_logprobs(logprobs, self._piece, len(echo)),
+            "finish_reason": completion.finish_reason,
+        }
+
+    def _chunk(self, index: int, text: str, reason: str | None = None) -> Payload:
+        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        payload = {**self._head, "choices": [choice]}
+        return payload | ({"usage": None} if wants_usage(self._body) else {})
+
+    def _usage(self) -> Payload:
+        n, done = self._n, self._completions
+        return usage([[done[p * n + i] for i in range(n)] for p in range(len(self._prompts))])
+
+    def _timings(self) -> Payload:
+        return timings([completion.stats for completion in self._completions.values()])
+
+
+def _prompts(body: CompletionRequest) -> list[str | list[int]]:
+    """One or several texts or lists of ids. Raises `ApiError`."""
+    given: Any = body.prompt
+    several = isinstance(given, list) and (not given or not isinstance(given[0], int))
+    prompts = given if several else [given]
+    if not 1 <= len(prompts) <= MOST_PROMPTS:
+        raise bad_request(f"There are {len(prompts)} prompts. Give 1 to {MOST_PROMPTS}.", "prompt")
+    return list(prompts)
+
+
+def _echo(prompt: str | list[int], llm: LLM) -> str:
+    return prompt if isinstance(prompt, str) else llm.detokenize(prompt)
+
+
+def _refuse_unsupported(body: CompletionRequest) -> None:
+    if body.suffix:
+        raise bad_request("suffix is given, but this server only continues a prompt. Leave it out.", "suffix")
+    if body.echo and body.logprobs is not None:
+        raise bad_request(
+            "echo is given with logprobs, which prompts do not have here. Leave one out.", "echo"
+        )
+    if body.best_of is not None and body.best_of != choices(body):
+        raise bad_request(f"best_of is {body.best_of}. It must be n, or left out.", "best_of")

@@ -1,0 +1,105 @@
+"""What goes wrong, as OpenAI's error object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localspec.errors import (
+    EngineClosed,
+    InvalidRequest,
+    LocalspecError,
+    TemplateError,
+)
+
+INVALID = "invalid_request_error"
+UNAVAILABLE = "unavailable_error"
+RETRY_SECONDS = 5
+GONE = 499
+"""Status for the log and the metrics of a client that left: nobody reads it."""
+
+
+class ApiError(Exception):
+    """A refusal: HTTP status and OpenAI's fields.
+
+    param: the field at fault, such as `messages[0].content`. code: a word for programs.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+        self.kind, self.param, self.code = kind, param, code
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """The JSON that tells it."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400 naming the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def queue_full(limit: int) -> ApiError:
+    """A 429 with the time after which to try again."""
+    return ApiError(
+        429,
+        f"{limit} requests are waiting already. Try again later.",
+        kind="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """A 503: no model yet, or no more."""
+    return ApiError(503, message, kind=UNAVAILABLE, code=code, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def timed_out(seconds: float) -> ApiError:
+    """A 504: the request's deadline has passed."""
+    return ApiError(
+        504,
+        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens or raise --timeout.",
+        kind="timeout_error",
+        code="timeout",
+    )
+
+
+def stopping() -> ApiError:
+    """A 503: the server is being stopped."""
+    return unavailable("The server is stopping.", "stopping")
+
+
+def client_gone() -> ApiError:
+    """The client left before its answer."""
+    return ApiError(GONE, "The client closed the connection.", code="client_gone")
+
+
+def as_api_error(error: Exception, fields: dict[str, str] | None = None) -> ApiError:
+    """Any exception as a refusal. fields: names of the library to the names the client knows."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, InvalidRequest | TemplateError):
+        name = error.data.get("name")
+        default = "messages" if isinstance(error, TemplateError) else None
+        too_long = type(error).__name__ == "PromptTooLong"
+        param = "prompt" if too_long else default if name is None else str(name)
+        param = param if param is None else (fields or {}).get(param, param)
+        return bad_request(str(error), param, "context_length_exceeded" if too_long else None)
+    if isinstance(error, EngineClosed):
+        return stopping()
+    if isinstance(error, LocalspecError):
+        return ApiError(500, str(error), kind="server_error")
+    if isinstance(error, MemoryError):
+        return ApiError(500, "There is not enough memory.", kind="server_error")
+    return ApiError(500, f"{type(error).__name__}: {error}", kind="server_error")

@@ -1,0 +1,58 @@
+"""Counters in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from localspec.decoding.stats import Stats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_FROM_STATS = (
+    ("prompt_tokens_total", "prompt_tokens", "Tokens of prompts, cached ones included."),
+    ("cached_tokens_total", "cached_tokens", "Tokens of prompts that were in the cache."),
+    ("completion_tokens_total", "tokens", "Tokens of answers."),
+    ("drafted_tokens_total", "drafted", "Tokens that were drafted."),
+    ("accepted_tokens_total", "accepted", "Drafted tokens that stand in answers."),
+    ("rounds_total", "rounds", "Passes of the target that gave tokens."),
+    ("prefill_seconds_total", "prefill_seconds", "Seconds until first tokens."),
+    ("decode_seconds_total", "decode_seconds", "Seconds after first tokens."),
+)
+
+
+@dataclass
+class Metrics:
+    """requests: by path and status. totals: sums over the `Stats` of all answers."""
+
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
+
+    def count(self, path: str, status: int) -> None:
+        """One request was answered."""
+        self.requests[path, status] += 1
+
+    def add(self, stats: Stats) -> None:
+        """One answer is complete."""
+        for _, name, _ in _FROM_STATS:
+            self.totals[name] += getattr(stats, name)
+
+    def text(self, *, running: int, waiting: int, loaded: bool) -> str:
+        """All of it."""
+        lines = _family("requests_total", "counter", "Requests by path and status.")
+        lines += [
+            f'localspec_requests_total{{path="{path}",status="{status}"}} {count}'
+            for (path, status), count in sorted(self.requests.items())
+        ]
+        for name, source, meaning in _FROM_STATS:
+            lines += [*_family(name, "counter", meaning), f"localspec_{name} {self.totals[source]:.17g}"]
+        for name, value, meaning in (
+            ("requests_running", running, "Requests that are being answered."),
+            ("requests_waiting", waiting, "Requests that wait for the engine."),
+            ("model_loaded", int(loaded), "Whether the model is loaded."),
+        ):
+            lines += [*_family(name, "gauge", meaning), f"localspec_{name} {value}"]
+        return "\n".join(lines) + "\n"
+
+
+def _family(name: str, kind: str, meaning: str) -> list[str]:
+    return [f"# HELP localspec_{name} {meaning}", f"# TYPE localspec_{name} {kind}"]

@@ -1,0 +1,91 @@
+"""What a chat request asks of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.llm import LLM
+from localspec.server.answer_reader import AnswerReader
+from localspec.server.faults import bad_request
+from localspec.server.options import answer_options, text_of
+from localspec.server.reader import Reader
+from localspec.server.schemas import ChatRequest, Message
+from localspec.server.settings import Settings
+from localspec.server.tools import CallForm, ToolUse, call_form, tool_use
+from localspec.text.reasoning import KNOWN_TAGS, ReasoningTags, reasoning_tags
+from localspec.text.tool_calls import OPENERS
+
+SHOWN_TOKENS = (*OPENERS, "[ARGS]", "[CALL_ID]", *(tag for tags in KNOWN_TAGS for tag in tags))
+"""Control tokens in some vocabularies, which the readers must see."""
+THINKS = "enable_thinking"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """ids: of the prompt. options: keyword arguments of `LLM.stream`. reader: makes one for each choice."""
+
+    ids: list[int]
+    options: dict[str, Any]
+    reader: Callable[[], Reader]
+
+
+def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
+    """Render, tokenize and check: takes long for a long prompt, so not on the event loop. Raises what they raise."""
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    form = call_form(llm.template.source or "")
+    options = _with_calls(answer_options(body, settings), use, form)
+    constrained = "json_schema" in options or "grammar" in options
+    variables = _variables(body, llm, constrained)
+    tags = reasoning_tags(llm.template, **variables)
+    beginning = _beginning(tags, use, form, constrained)
+    ids = llm.render(
+        plain_messages(body.messages), tools=use.tools, template_variables=variables, beginning=beginning
+    )
+    shown = None if constrained else tags
+    return Plan(ids, options, lambda: AnswerReader(shown, use.parser()))
+
+
+def _with_calls(options: dict[str, Any], use: ToolUse, form: CallForm) -> dict[str, Any]:
+    """Options with the schema that makes an answer a call. Raises `ApiError` where a grammar says otherwise."""
+    options = {**options, "shown_tokens": SHOWN_TOKENS}
+    if use.forced and "grammar" in options:
+        raise bad_request("grammar is given and tool_choice forces a call. Give one of them.", "grammar")
+    if use.forced and "json_schema" in options:
+        options.pop("json_schema")
+    schema = use.schema(form, options.get("json_schema"))
+    return options if schema is None else {**options, "json_schema": schema}
+
+
+def _variables(body: ChatRequest, llm: LLM, constrained: bool) -> dict[str, Any]:
+    """What the template is told besides. An answer whose form is given cannot begin with thoughts."""
+    variables = dict(body.chat_template_kwargs or {})
+    known = llm.template.variables
+    if body.reasoning_effort is not None and "reasoning_effort" in known:
+        variables.setdefault("reasoning_effort", body.reasoning_effort)
+    if THINKS in known and (constrained or body.reasoning_effort == "none"):
+        variables.setdefault(THINKS, False)
+    return variables
+
+
+def _beginning(tags: ReasoningTags | None, use: ToolUse, form: CallForm, constrained: bool) -> str:
+    """What the prompt holds of an answer whose form is given: the end of the thoughts, the start of a call."""
+    closing = f"\n{tags.closing}\n\n" if tags and tags.opened and constrained else ""
+    return closing + (form.beginning if use.forced else "")
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as `LLM.chat` takes them. Raises `ApiError` naming a part that is no text."""
+    return [_plain_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _plain_message(message: Message, param: str) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": text_of(message.content, f"{param}.content"),
+    }
+    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+        if getattr(message, name):
+            plain[name] = getattr(message, name)
+    return plain

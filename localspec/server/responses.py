@@ -1,0 +1,219 @@
+"""POST /v1/responses: text and function calls."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from localspec.llm import LLM
+from localspec.request import Chunk, Completion
+from localspec.server.answers import respond
+from localspec.server.body import read_body
+from localspec.server.describe import takes
+from localspec.server.faults import ApiError, as_api_error, bad_request
+from localspec.server.job import Start
+from localspec.server.options import field_names
+from localspec.server.plan import chat_plan
+from localspec.server.reader import Reader, merged
+from localspec.server.replies import Json
+from localspec.server.response_input import chat_request
+from localspec.server.response_items import OutputItems
+from localspec.server.response_schemas import ResponseRequest
+from localspec.server.response_store import Kept, ResponseStore
+from localspec.server.routes import check_model
+from localspec.server.schemas import ChatRequest
+from localspec.server.service import Service
+from localspec.server.settings import Settings
+from localspec.server.usage import timings, usage
+
+Payload = dict[str, Any]
+_FIELDS = {
+    "messages": "input",
+    "response_format": "text.format",
+    "max_completion_tokens": "max_output_tokens",
+}
+"""Fields of a chat request to those of a response."""
+
+
+class ResponseForm:
+    """A response and its events, each of which has a number."""
+
+    done = ""
+
+    def __init__(self, body: ResponseRequest, llm: LLM, settings: Settings, store: ResponseStore) -> None:
+        self._store = None if body.store is False else store
+        chat, self._messages = chat_request(body, _earlier(body, store))
+        self._reader: Reader
+        self._output = OutputItems()
+        self._number = 0
+        self._deltas: list[dict[str, Any]] = []
+        self._payload = _head(body, settings)
+        try:
+            plan = chat_plan(chat, llm, settings)
+            stream = llm.stream(plan.ids, **plan.options)  # refuses what is not right
+        except Exception as error:
+            raise _renamed(error, chat) from error
+        self._reader = plan.reader()
+        self.starts: list[Start] = [lambda: stream]
+
+    def opening(self, _index: int) -> list[Payload]:
+        """That it began."""
+        return self._numbered([self._state("created"), self._state("in_progress")])
+
+    def events(self, _index: int, chunk: Chunk) -> list[Payload]:
+        """The items as they grow; at the end the whole response."""
+        deltas = self._reader.push(chunk.text, len(chunk.tokens))
+        if chunk.completion is None:
+            return self._numbered(self._items(deltas))
+        events = self._items(deltas + self._reader.finish())
+        status = "completed" if chunk.completion.finish_reason == "stop" else "incomplete"
+        if not self._output.items:
+            events += self._output.empty()
+        events += self._output.finish(status)
+        self._end(chunk.completion, status)
+        return self._numbered([*events, self._state(status)])
+
+    def closing(self) -> list[Payload]:
+        """Nothing: the last event was the response itself."""
+        return []
+
+    def failure(self, error: ApiError) -> Payload:
+        """The response as it is, with the error."""
+        self._payload |= {"status": "failed", "output": self._output.items}
+        self._payload["error"] = {"code": error.code or "server_error", "message": error.message}
+        return self._numbered([self._state("failed")])[0]
+
+    def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
+        """The response."""
+        for chunk in chunks[0]:
+            self.events(0, chunk)
+        return self._payload
+
+    def _items(self, deltas: list[dict[str, Any]]) -> list[Payload]:
+        self._deltas += deltas
+        return [event for delta in deltas for event in self._output.push(delta)]
+
+    def _end(self, completion: Completion, status: str) -> None:
+        spent = usage([[completion]], self._reader.reasoning_tokens)
+        details = spent["completion_tokens_details"]
+        self._payload |= {
+            "status": status,
+            "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
+            "output": self._output.items,
+            "usage": {
+                "input_tokens": spent["prompt_tokens"],
+                "input_tokens_details": {**spent["prompt_tokens_details"], "cache_write_tokens": 0},
+                "output_tokens": spent["completion_tokens"],
+                "output_tokens_details": details,
+                "total_tokens": spent["total_tokens"],
+            },
+            "timings": timings([completion.stats]),
+        }
+        if self._store is not None:
+            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, merged(self._deltas)]))
+
+    def _state(self, kind: str) -> Payload:
+        return {
+            "type": f"response.{kind}",
+            "response": {**self._payload, "output": list(self._payload["output"])},
+        }
+
+    def _numbered(self, events: list[Payload]) -> list[Payload]:
+        for event in events:
+            event["sequence_number"] = self._number
+            self._number += 1
+        return events
+
+
+def _earlier(body: ResponseRequest, store: ResponseStore) -> list[Any]:
+    if body.previous_response_id is None:
+        return []
+    kept = store.get(body.previous_response_id)
+    if kept is None:
+        raise bad_request(
+            f"There is no response {body.previous_response_id[:80]!r}, or it was forgotten. Give the whole "
+            "conversation as input.",
+            "previous_response_id",
+            "previous_response_not_found",
+        )
+    return list(kept.messages)
+
+
+def _head(body: ResponseRequest, settings: Settings) -> Payload:
+    """The response before it has an output."""
+    params = settings.params
+    given = body.text.format if body.text else None
+    form = {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_none=True)
+    return {
+        "id": f"resp_{secrets.token_hex(24)}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "model": settings.name,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "store": body.store is not False,
+        "temperature": params.temperature if body.temperature is None else body.temperature,
+        "text": {"format": form},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools or [],
+        "top_p": params.top_p if body.top_p is None else body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.user,
+    }
+
+
+def _renamed(error: Exception, chat: ChatRequest) -> ApiError:
+    """The same refusal in the words of this endpoint."""
+    refused = as_api_error(error, field_names(chat))
+    param = refused.param
+    if param is not None:
+        param = _FIELDS.get(param, param).replace(".function.", ".")
+    message = refused.message.replace(".function.", ".")
+    return ApiError(
+        refused.status, message, kind=refused.kind, param=param, code=refused.code, headers=refused.headers
+    )
+
+
+def response_routes(service: Service) -> APIRouter:
+    """Responses: made, shown again and forgotten."""
+    router, settings, store = APIRouter(), service.settings, ResponseStore()
+
+    @router.post("/v1/responses", **takes(ResponseRequest))
+    async def responses(request: Request) -> Response:
+        """Answer a conversation."""
+        body = await read_body(request, ResponseRequest, settings.max_body)
+        check_model(body.model, settings)
+        return await respond(service, request, lambda llm: ResponseForm(body, llm, settings, store), body)
+
+    @router.get("/v1/responses/{response_id}")
+    async def retrieve(response_id: str) -> Response:
+        """A response that is still kept."""
+        kept = store.get(response_id)
+        if kept is None:
+            raise _unknown(response_id)
+        return Json(kept.payload)
+
+    @router.delete("/v1/responses/{response_id}")
+    async def delete(response_id: str) -> Response:
+        """Forget a response."""
+        if not store.remove(response_id):
+            raise _unknown(response_id)
+        return Json({"id": response_id, "object": "response", "deleted": True})
+
+    return router
+
+
+def _unknown(response_id: str) -> ApiError:
+    return ApiError(404, f"There is no response {response_id[:80]!r}, or it was forgotten.", code="not_found")

@@ -1,0 +1,47 @@
+"""The endpoints that answer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from localspec.server.answers import respond
+from localspec.server.body import read_body
+from localspec.server.chat import ChatForm
+from localspec.server.completions import CompletionForm
+from localspec.server.describe import takes
+from localspec.server.faults import ApiError
+from localspec.server.schemas import ChatRequest, CompletionRequest
+from localspec.server.service import Service
+from localspec.server.settings import Settings
+
+
+def check_model(name: str | None, settings: Settings) -> None:
+    """Raise `ApiError` (404) for a model that is not the one loaded. None is."""
+    if name is not None and name not in (settings.name, *settings.names):
+        raise ApiError(
+            404,
+            f"There is no model {name[:100]!r}. This server has {settings.name}.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def answering_routes(service: Service) -> APIRouter:
+    """Chat and text completions."""
+    router, settings = APIRouter(), service.settings
+
+    @router.post("/v1/chat/completions", **takes(ChatRequest))
+    async def chat_completions(request: Request) -> Response:
+        """Answer a conversation."""
+        body = await read_body(request, ChatRequest, settings.max_body)
+        check_model(body.model, settings)
+        return await respond(service, request, lambda llm: ChatForm(body, llm, settings), body)
+
+    @router.post("/v1/completions", **takes(CompletionRequest))
+    async def completions(request: Request) -> Response:
+        """Continue a text."""
+        body = await read_body(request, CompletionRequest, settings.max_body)
+        check_model(body.model, settings)
+        return await respond(service, request, lambda llm: CompletionForm(body, llm, settings), body)
+
+    return router

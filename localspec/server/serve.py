@@ -1,0 +1,139 @@
+"""uvicorn on a socket of our own, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from localspec.errors import InvalidRequest
+from localspec.llm import LLM
+from localspec.server.app import create_app
+from localspec.server.service import Service
+from localspec.server.settings import Settings
+
+CLEAN_UP_SECONDS = 5
+"""Given to answers that were ended to say so to their clients."""
+
+
+class Server(uvicorn.Server):
+    """Ends gracefully: the first signal lets running answers finish for a while, a second one ends them."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called for a signal, in the main thread."""
+        del frame
+        self._captured_signals.append(sig)
+        self.stop()
+
+    def stop(self) -> None:
+        """End as for a signal, from any thread."""
+        again, self.should_exit = self.should_exit, True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._stop_answers, 0.0 if again else None)
+
+    def _stop_answers(self, seconds: float | None) -> None:
+        self._service.refuse()
+        grace = self._service.settings.grace if seconds is None else seconds
+        asyncio.get_running_loop().call_later(grace, self._service.end_all)
+
+
+def serve(load: Callable[[], LLM], settings: Settings, listening: socket.socket) -> None:
+    """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised."""
+    errors: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        errors.append(error)
+        server.stop()
+
+    app = create_app(load, settings, failed)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        loop="asyncio",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(settings.grace) + CLEAN_UP_SECONDS,
+    )
+    server = Server(config, app.state.service)
+    server.run(sockets=[listening])
+    if errors:
+        raise errors[0]
+
+
+@contextlib.contextmanager
+def tcp_socket(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that is bound, so that a port in use is refused before a model is loaded. Raises `InvalidRequest`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidRequest(
+            f"The server cannot listen on {host}:{port}: {reason}.", "Give another --host or --port."
+        ) from None
+    with listening:
+        yield listening
+
+
+@contextlib.contextmanager
+def unix_socket(path: Path) -> Iterator[socket.socket]:
+    """A socket that this user alone may use; its file is removed at the end. Raises `InvalidRequest`."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise InvalidRequest("This system has no Unix sockets.", "Use --host and --port.")
+    _remove_stale(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with listening:
+        old = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InvalidRequest(
+                f"The server cannot listen on {path}: {reason}.", "Give another --uds."
+            ) from None
+        finally:
+            os.umask(old)
+        listening.listen()
+        try:
+            yield listening
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove_stale(path: Path) -> None:
+    """What a server that was killed left behind; never a file, and never a socket that somebody listens on."""
+    try:
+        is_socket = stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:
+        return
+    if not is_socket:
+        raise InvalidRequest(f"{path} exists and is no socket.", "Give another --uds.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError:
+            return
+    raise InvalidRequest(f"Another server listens on {path}.", "Give another --uds.")

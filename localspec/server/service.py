@@ -1,0 +1,105 @@
+"""What all requests share: the engine, its worker, and who may still come in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from localspec.llm import LLM
+from localspec.server.faults import queue_full, stopping, unavailable
+from localspec.server.job import Job, Start
+from localspec.server.metrics import Metrics
+from localspec.server.settings import Settings
+
+
+class Service:
+    """One engine behind HTTP. Used on the event loop only.
+
+    One worker thread decodes: requests are answered in the order in which they became ready.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.stopping = False
+        self._llm: LLM | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="localspec-worker")
+        self._places = 0
+        self._jobs: set[Job] = set()
+
+    @property
+    def llm(self) -> LLM:
+        """The loaded engine. Raises `ApiError` (503) before it is there and when the server stops."""
+        if self.stopping:
+            raise stopping()
+        if self._llm is None:
+            raise unavailable("The model is being loaded.", "loading")
+        return self._llm
+
+    @property
+    def busy(self) -> int:
+        """Requests in work or waiting."""
+        return self._places
+
+    async def load(self, load: Callable[[], LLM]) -> None:
+        """Load the engine in the worker thread."""
+        self._llm = await asyncio.get_running_loop().run_in_executor(self._worker, load)
+
+    async def submit(self, prepare: Callable[[LLM], Sequence[Start]]) -> Job:
+        """Check and prepare in a thread, then queue for the worker.
+
+        Raises what `prepare` raises, and `ApiError` where no more requests are taken.
+        """
+        llm = self.llm
+        if self._places > self.settings.queue:
+            raise queue_full(self.settings.queue)
+        self._places += 1
+        try:
+            job = Job(await asyncio.to_thread(prepare, llm))
+            _ = self.llm  # not stopped meanwhile
+            future = job.submit(self._worker)
+        except BaseException:
+            self._places -= 1
+            raise
+        self._jobs.add(job)
+        loop = asyncio.get_running_loop()
+
+        def leave(_future: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._leave, job)
+
+        future.add_done_callback(leave)
+        return job
+
+    def metrics_text(self) -> str:
+        """Counters in Prometheus' text format."""
+        running = min(self._places, 1)
+        return self.metrics.text(
+            running=running, waiting=self._places - running, loaded=self._llm is not None
+        )
+
+    def _leave(self, job: Job) -> None:
+        self._places -= 1
+        self._jobs.discard(job)
+
+    def refuse(self) -> None:
+        """Take no more requests, and end those that wait."""
+        self.stopping = True
+        for job in self._jobs:
+            job.end_waiting(stopping())
+
+    def end_all(self) -> None:
+        """End what runs."""
+        for job in self._jobs:
+            job.end(stopping())
+
+    async def close(self) -> None:
+        """End everything and free the engine."""
+        self.refuse()
+        self.end_all()
+        await asyncio.to_thread(self._worker.shutdown)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.close)

@@ -1,0 +1,32 @@
+"""How the server behaves, as given at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from localspec.decoding.params import SamplingParams
+
+MAX_BODY = 4 * 2**20
+"""Bytes of one request: twice what a model can be given as one text."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """name: the model's name for clients; names: others that are understood as well.
+
+    api_key: wanted in `Authorization: Bearer`, unless None. cors: origins of web pages that may ask; "*" is all.
+    queue: requests that may wait besides the one that is answered. timeout: seconds for a request, waiting included.
+    grace: seconds that running answers get when the server stops.
+    params, answering: what holds where a request says nothing (`answering`: other keyword arguments of `LLM.stream`).
+    """
+
+    name: str
+    names: tuple[str, ...] = ()
+    api_key: str | None = None
+    cors: tuple[str, ...] = ()
+    queue: int = 8
+    timeout: float | None = None
+    grace: float = 5.0
+    max_body: int = MAX_BODY
+    params: SamplingParams = field(default_factory=SamplingParams)
+    answering: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,123 @@
+"""A stand-in for `localspec.LLM` behind the server: real templates, scripted answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from localspec.decoding.stats import Stats
+from localspec.llama.template import ChatTemplate
+from localspec.request import AnswerOptions, Chunk, Completion
+from localspec.text.prompt import render_prompt
+
+QWEN = """\
+{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}
+<tools>{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}
+</tools>
+Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
+{% elif messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- for message in messages if message.role != 'system' %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}
+{{- message.content }}
+{%- for call in message.tool_calls %}
+<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
+
+MISTRAL = """\
+{{ bos_token }}{% for message in messages %}
+{%- if message.role == 'user' %}
+{%- if tools and loop.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST]{{ message.content }}[/INST]
+{%- elif message.role == 'tool' %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]
+{%- elif message.tool_calls %}
+{%- for call in message.tool_calls %}
+{%- if call.id is not defined or call.id | length != 9 %}{{ raise_exception('ids must have 9 characters') }}{% endif %}
+{%- endfor %}[TOOL_CALLS]{{ message.tool_calls | map(attribute='function') | list | tojson }}{{ eos_token }}
+{%- else %}{{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"""
+
+LLAMA = """\
+{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
+
+{% if tools and loop.first %}Answer with {"name": ..., "parameters": ...}.
+{% for tool in tools %}{{ tool | tojson(indent=4) }}
+
+{% endfor %}{% endif %}
+{%- if message.tool_calls %}{% set call = message.tool_calls[0].function -%}
+{"name": "{{ call.name }}", "parameters": {{ call.arguments | tojson }}}
+{%- else %}{{ message.content }}{% endif %}<|eot_id|>{% endfor %}
+{%- if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}{# <|python_tag|> #}"""
+
+R1 = """\
+{% for message in messages %}<|{{ message.role }}|>{{ message.content.split('</think>')[-1] }}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|><think>
+{% endif %}"""
+
+
+class _Letters:
+    """One id for each character."""
+
+    control_literals = frozenset({"<|im_start|>", "<|im_end|>"})
+    bos_text = ""
+    add_bos = False
+
+    def tokenize(self, text: str, *, parse_special: bool, add_bos: bool = False) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return chr(token).encode()
+
+
+class ScriptedLLM:
+    """Gives the `answers` in turn, `step` characters a chunk.
+
+    prompts: what was rendered. calls: the options of each answer.
+    """
+
+    def __init__(self, source: str, *answers: str, step: int = 3) -> None:
+        self.template = ChatTemplate(source, bos="<s>", eos="</s>", name="scripted.gguf")
+        self.engine = SimpleNamespace(target=SimpleNamespace(model=_Letters()))
+        self.answers = deque(answers)
+        self.step = step
+        self.prompts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+
+    def render(self, messages: Any, *, template_variables: Any = None, **options: Any) -> list[int]:
+        """As `LLM.render`."""
+        vocabulary = self.engine.target.model
+        ids = render_prompt(vocabulary, self.template, messages, variables=template_variables, **options)
+        self.prompts.append("".join(map(chr, ids)))
+        return ids
+
+    def stream(self, ids: list[int], **options: Any) -> Iterator[Chunk]:
+        """As `LLM.stream`."""
+        assert set(options) <= set(AnswerOptions.__annotations__), "an option that LLM does not have"
+        self.calls.append(options)
+        return self._answer(len(ids), options["params"].max_tokens)
+
+    def close(self) -> None:
+        """As `LLM.close`."""
+
+    def _answer(self, num_prompt: int, limit: int | None) -> Iterator[Chunk]:
+        whole = self.answers.popleft()
+        text = whole[:limit]
+        for at in range(0, len(text), self.step):
+            piece = text[at : at + self.step]
+            yield Chunk(piece, tuple(map(ord, piece)))
+        stats = Stats(tokens=len(text), rounds=1, prompt_tokens=num_prompt)
+        reason = "stop" if text == whole else "length"
+        ids = tuple(map(ord, text))
+        yield Chunk("", (), Completion(text, ids, reason, stats, None, "off"))
