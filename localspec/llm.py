@@ -255,14 +255,17 @@ class LLM:
                 return text_prompt(engine.target.model, given)
             if any(isinstance(item, Mapping) for item in given):
                 return self.render(given)
-            return checked_prompt(given, engine.target.n_vocab, len(given))
+            return checked_prompt(given, engine.target.n_vocab, sys.maxsize)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included. Raises `InvalidRequest` for what is no id."""
+        return self.token_bytes(ids).decode("utf-8", "replace")
+
+    def token_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes of token ids, control tokens included: parts of characters stay parts. Raises `InvalidRequest`."""
         with self.using() as engine:
-            model = engine.target.model
             known = checked_prompt(ids, engine.target.n_vocab, sys.maxsize) if len(ids) else []
-            return b"".join(model.piece(token, special=True) for token in known).decode("utf-8", "replace")
+            return b"".join(engine.target.model.piece(token, special=True) for token in known)
 
     def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
         """A conversation that keeps its ids; `defaults` hold for its answers. Raises `InvalidRequest`."""

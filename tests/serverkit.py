@@ -95,6 +95,11 @@ class Gate:
         """Let answers pass."""
         self._open.set()
 
+    @property
+    def passing(self) -> bool:
+        """Whether it is open."""
+        return self._open.is_set()
+
     def shut(self) -> None:
         """Hold the next row."""
         self.reached.clear()

@@ -99,13 +99,17 @@ def test_a_request_may_switch_drafting_off_and_keeps_its_text(client):
 
 
 def test_a_prediction_is_a_draft_source(files):
-    with running(lambda: LLM.from_files(files[0], **SIZES | {"draft_tokens": 6})) as started:
-        with ready(started).client() as client:
-            text = "".join(c.choices[0].delta.content or "" for c in chat(client, stream=True))
-            without = chat(client)
-            predicted = chat(client, prediction={"type": "content", "content": text})
-    assert predicted.choices[0].message.content == without.choices[0].message.content
-    assert predicted.usage.completion_tokens_details is not None
+    options = {"extra_body": {"grammar": "root ::= [a-z]{60}"}, "max_tokens": 100}
+    with (
+        running(lambda: LLM.from_files(files[0], **SIZES | {"draft_tokens": 6})) as started,
+        ready(started).client() as client,
+    ):
+        without = chat(client, **options)
+        text = without.choices[0].message.content
+        predicted = chat(client, **options, prediction={"type": "content", "content": text})
+    assert predicted.choices[0].message.content == text
+    details = [answer.usage.completion_tokens_details for answer in (without, predicted)]
+    assert details[1].accepted_prediction_tokens > details[0].accepted_prediction_tokens
 
 
 def test_a_seed_repeats_with_and_without_a_draft_and_choices_differ(client):
@@ -230,8 +234,10 @@ def test_content_in_parts_and_a_developer_are_understood(client):
 
 
 def test_null_is_absent_and_unknown_fields_are_ignored(server):
-    names = ("temperature", "seed", "stop", "n", "logit_bias", "max_completion_tokens", "response_format",
-             "tools", "tool_choice", "stream", "stream_options", "logprobs", "top_k", "prediction", "model")  # fmt: skip
+    names = (
+        "temperature", "seed", "stop", "n", "logit_bias", "max_completion_tokens", "response_format", "tools",
+        "tool_choice", "stream", "stream_options", "logprobs", "top_k", "prediction", "model",
+    )  # fmt: skip
     plain = {"messages": QUESTION, "max_tokens": 10}
     odd = plain | dict.fromkeys(names) | {"user": "me", "store": True, "metadata": {"a": "b"}, "zzz": [1]}
     first, second = (server.post("/v1/chat/completions", body) for body in (plain, odd))

@@ -66,6 +66,14 @@ class Place:
     help="Longest time for a request, waiting included.  [default: no limit]",
 )  # fmt: skip
 @click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=5.0,
+    show_default=True,
+    help="How long answers may go on after Ctrl-C or SIGTERM; a second signal ends them at once.",
+)
+@click.option(
     "--alias", metavar="NAME", help="The model's name for clients.  [default: PAIR or the file's name]"
 )
 @quiet_option
@@ -80,6 +88,7 @@ def serve(
     cors: tuple[str, ...],
     queue: int,
     timeout: float | None,
+    grace: float,
     alias: str | None,
     quiet: bool,
     yes: bool,
@@ -88,7 +97,7 @@ def serve(
     """Answer OpenAI's HTTP API with PAIR: chat and text completions, for any client that speaks it.
 
     The options about answers hold where a request says nothing. Ctrl-C or SIGTERM ends the server: what is being
-    answered gets a few seconds to finish. Needs the extra: pip install "localspec[server]".
+    answered may finish within --grace seconds. Needs the extra: pip install "localspec[server]".
     """
     options.check()
     if api_key is not None and not api_key.strip():
@@ -109,6 +118,7 @@ def serve(
         cors=cors,
         queue=queue,
         timeout=timeout,
+        grace=grace,
         params=options.sampling(),
         answering=options.answering(),
     )

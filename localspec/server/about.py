@@ -19,6 +19,7 @@ from localspec.server.replies import Json
 from localspec.server.routes import check_model
 from localspec.server.schemas import DetokenizeRequest, TokenizeRequest
 from localspec.server.service import Service
+from localspec.text.messages import checked_text
 
 
 def about_routes(service: Service) -> APIRouter:
@@ -56,7 +57,7 @@ def about_routes(service: Service) -> APIRouter:
     @router.get("/props", responses={503: {"description": "Loading or stopping."}})
     async def props() -> Response:
         """The engine's settings."""
-        return Json(_props(service.llm, service))
+        return Json(await _in_thread(_props, service.llm, service))
 
     return router
 
@@ -88,12 +89,15 @@ async def _in_thread(function: Any, *arguments: Any) -> Any:
 
 
 def _tokenize(llm: LLM, body: TokenizeRequest) -> dict[str, Any]:
-    model = llm.engine.target.model
-    parse_special = body.parse_special is not False
-    ids = model.tokenize(body.content, parse_special=parse_special, add_bos=bool(body.add_special))
+    with llm.using() as engine:
+        ids = engine.target.model.tokenize(
+            checked_text(body.content, "The content", name="content"),
+            parse_special=body.parse_special is not False,
+            add_bos=bool(body.add_special),
+        )
     if not body.with_pieces:
         return {"tokens": ids}
-    return {"tokens": [{"id": token, "piece": _piece(model.piece(token, special=True))} for token in ids]}
+    return {"tokens": [{"id": token, "piece": _piece(llm.token_bytes([token]))} for token in ids]}
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -104,11 +108,13 @@ def _piece(data: bytes) -> str | list[int]:
 
 
 def _props(llm: LLM, service: Service) -> dict[str, Any]:
-    target, params = llm.engine.target, service.settings.params
-    model = target.model
+    params = service.settings.params
+    with llm.using() as engine:
+        n_ctx, model = engine.target.n_ctx, engine.target.model
+        bos, eos, source = model.bos_text, model.eos_text, model.metadata.chat_template or ""
     return {
         "default_generation_settings": {
-            "n_ctx": target.n_ctx,
+            "n_ctx": n_ctx,
             "params": {
                 "temperature": params.temperature,
                 "top_k": params.top_k,
@@ -127,9 +133,9 @@ def _props(llm: LLM, service: Service) -> dict[str, Any]:
         "total_slots": 1,
         "model_alias": service.settings.name,
         "model_path": str(model.path),
-        "chat_template": model.metadata.chat_template or "",
-        "bos_token": model.bos_text,
-        "eos_token": model.eos_text,
+        "chat_template": source,
+        "bos_token": bos,
+        "eos_token": eos,
         "build_info": f"localspec {__version__}",
         "drafting": llm.drafting,
         "settings": llm.settings,

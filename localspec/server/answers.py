@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from fastapi import Request, Response
@@ -11,24 +13,18 @@ from fastapi import Request, Response
 from localspec.llm import LLM
 from localspec.request import Chunk, Completion
 from localspec.server.faults import ApiError, as_api_error
-from localspec.server.job import Start
 from localspec.server.options import field_names, wants_stream
 from localspec.server.replies import EventStream, Json, event
 from localspec.server.schemas import Sampling
-from localspec.server.service import Service
+from localspec.server.service import Service, Startable
 from localspec.server.watched import Watched
 
 log = logging.getLogger("localspec.server")
 Payload = dict[str, Any]
 
 
-class Form(Protocol):
-    """How answers look to the client: made by `prepare`, in its thread."""
-
-    @property
-    def starts(self) -> Sequence[Start]:
-        """Begin the answers, one after the other."""
-        ...
+class Form(Startable, Protocol):
+    """How answers look to the client."""
 
     def opening(self, index: int) -> list[Payload]:
         """Events before the first chunk of an answer."""
@@ -62,33 +58,26 @@ async def respond(
     prepare: Callable[[LLM], Form],
     body: Sampling,
 ) -> Response:
-    """Answer one request.
+    """Answer one request. prepare: makes the form, in a thread, and refuses what is not right.
 
     The status is that of the first chunk: whatever fails before it is no 200. Raises `ApiError`.
     """
-    form: list[Form] = []
-    stream = wants_stream(body)
-
-    def starts(llm: LLM) -> Sequence[Start]:
-        form.append(prepare(llm))
-        return form[0].starts
-
+    stream, handed_over = wants_stream(body), False
     watched = Watched(service, request.receive)
     try:
-        await watched.start(starts)
+        form = await watched.start(prepare)
         if not stream:
-            return Json(form[0].whole(await _collect(service, watched)))
-        first = await anext(watched)
+            chunks = await _collect(service, watched)
+            # The log-probabilities of a long answer take longer to write than /health may wait.
+            return Json(await asyncio.to_thread(form.whole, chunks))
+        response = EventStream(_events(service, form, watched, await anext(watched)))
+        handed_over = True
+        return response
     except Exception as error:
-        await watched.close()
-        raise as_api_error(error, field_names(body)) from error
-    except BaseException:
-        await watched.close()
-        raise
+        raise _refused(error, field_names(body)) from error
     finally:
-        if not stream:
+        if not handed_over:
             await watched.close()
-    return EventStream(_events(service, form[0], watched, first))
 
 
 async def _collect(service: Service, watched: Watched) -> dict[int, list[Chunk]]:
@@ -116,7 +105,7 @@ async def _events(
                 yield event(payload)
             yield form.done
     except Exception as error:
-        yield event(form.failure(as_api_error(error)))
+        yield event(form.failure(_refused(error)))
 
 
 async def _with_first(
@@ -128,5 +117,16 @@ async def _with_first(
 
 
 def _count(service: Service, completion: Completion | None) -> None:
-    if completion is not None:
-        service.metrics.add(completion.stats)
+    """Raises `ApiError` for an answer that `LLM.cancel` ended: what there is of it must not pass for the whole."""
+    if completion is None:
+        return
+    service.metrics.add(completion.stats)
+    if completion.finish_reason == "cancelled":
+        raise ApiError(500, "The answer was cancelled.", kind="server_error", code="cancelled")
+
+
+def _refused(error: Exception, names: dict[str, str] | None = None) -> ApiError:
+    refused = as_api_error(error, names)
+    if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("an answer failed: %s", refused.message, exc_info=error)
+    return refused

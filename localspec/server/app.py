@@ -28,7 +28,12 @@ log = logging.getLogger("localspec.server")
 Failed = Callable[[BaseException], None]
 
 
-def create_app(load: Callable[[], LLM], settings: Settings, failed: Failed = lambda error: None) -> FastAPI:
+def create_app(
+    load: Callable[[], LLM],
+    settings: Settings,
+    failed: Failed = lambda error: None,
+    cancel_load: Callable[[], object] = lambda: None,
+) -> FastAPI:
     """The application; `app.state.service` is its `Service`.
 
     load: called in a thread when the application starts; until it returns, requests are refused with 503. The engine

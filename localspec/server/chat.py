@@ -31,7 +31,7 @@ class ChatForm:
     def __init__(self, body: ChatRequest, llm: LLM, settings: Settings) -> None:
         self._body = body
         self._plan: Plan = chat_plan(body, llm, settings)
-        self._piece: Callable[[int], bytes] = lambda token: llm.engine.target.model.piece(token, special=True)
+        self._piece: Callable[[int], bytes] = lambda token: llm.token_bytes([token])
         self._readers = [self._plan.reader() for _ in range(choices(body))]
         self._completions: list[Completion] = []
         self._head = {

@@ -34,7 +34,7 @@ class CompletionForm:
         self._options = answer_options(body, settings)
         self._prompts = [llm.tokenize(prompt) for prompt in _prompts(body)]
         self._echo = [_echo(prompt, llm) if body.echo else "" for prompt in _prompts(body)]
-        self._piece: Callable[[int], bytes] = lambda token: llm.engine.target.model.piece(token, special=True)
+        self._piece: Callable[[int], bytes] = lambda token: llm.token_bytes([token])
         self._completions: dict[int, Completion] = {}
         self._offsets: dict[int, int] = {}
         self._head = {

@@ -39,16 +39,15 @@ class Job(AsyncIterator[Event]):
         if self._ended is not None:
             return
         self._ended = error
-        if self._future is not None and self._future.cancel():
-            self._events.put_nowait(None)
-        elif self._stream is not None:
+        self._events.put_nowait(None)  # the reader need not wait for the engine
+        waiting = self._future is not None and self._future.cancel()
+        if not waiting and self._stream is not None:
             self._stream.cancel()
 
     def end_waiting(self, error: ApiError) -> None:
         """`end`, if it has not begun."""
         if self._future is not None and self._future.cancel():
-            self._ended = self._ended or error
-            self._events.put_nowait(None)
+            self.end(error)
 
     async def __anext__(self) -> Event:
         event = await self._events.get()

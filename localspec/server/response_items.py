@@ -46,7 +46,7 @@ class OutputItems:
             ]
         else:
             part = item["content"][0]
-            logprobs = {"logprobs": []} if kind == "message" else {}
+            logprobs: Event = {"logprobs": []} if kind == "message" else {}
             ends = [
                 self._event(f"{part['type']}.done", content_index=0, text=part["text"], **logprobs),
                 self._event("content_part.done", content_index=0, part=dict(part)),
@@ -57,7 +57,7 @@ class OutputItems:
         events = [] if self._kind == kind else [*self.finish(), *self._open_text(kind)]
         part = self.items[-1]["content"][0]
         part["text"] += text
-        logprobs = {"logprobs": []} if kind == "message" else {}
+        logprobs: Event = {"logprobs": []} if kind == "message" else {}
         return [*events, self._event(f"{part['type']}.delta", content_index=0, delta=text, **logprobs)]
 
     def _open_text(self, kind: str) -> list[Event]:

@@ -38,24 +38,32 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called for a signal, in the main thread."""
-        del frame
-        self._captured_signals.append(sig)
-        self.stop()
+        again = self.should_exit
+        if not again:  # uvicorn would drop everything at the second one
+            super().handle_exit(sig, frame)
+        self._end_answers(0.0 if again else self._service.settings.grace)
 
     def stop(self) -> None:
         """End as for a signal, from any thread."""
-        again, self.should_exit = self.should_exit, True
+        self.should_exit = True
+        self._end_answers(self._service.settings.grace)
+
+    def _end_answers(self, seconds: float) -> None:
+        def end() -> None:
+            self._service.refuse()
+            asyncio.get_running_loop().call_later(seconds, self._service.end_all)
+
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended
-                self._loop.call_soon_threadsafe(self._stop_answers, 0.0 if again else None)
-
-    def _stop_answers(self, seconds: float | None) -> None:
-        self._service.refuse()
-        grace = self._service.settings.grace if seconds is None else seconds
-        asyncio.get_running_loop().call_later(grace, self._service.end_all)
+                self._loop.call_soon_threadsafe(end)
 
 
-def serve(load: Callable[[], LLM], settings: Settings, listening: socket.socket) -> None:
+def serve(
+    load: Callable[[], LLM],
+    settings: Settings,
+    listening: socket.socket,
+    cancel_load: Callable[[], object] = lambda: None,
+) -> None:
     """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised."""
     errors: list[BaseException] = []
 
@@ -63,7 +71,7 @@ def serve(load: Callable[[], LLM], settings: Settings, listening: socket.socket)
         errors.append(error)
         server.stop()
 
-    app = create_app(load, settings, failed)
+    app = create_app(load, settings, failed, cancel_load)
     config = uvicorn.Config(
         app,
         log_config=None,

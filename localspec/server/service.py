@@ -6,12 +6,25 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from localspec.llm import LLM
 from localspec.server.faults import queue_full, stopping, unavailable
 from localspec.server.job import Job, Start
 from localspec.server.metrics import Metrics
 from localspec.server.settings import Settings
+
+
+class Startable(Protocol):
+    """What is prepared for a request."""
+
+    @property
+    def starts(self) -> Sequence[Start]:
+        """Begin its answers, one after the other."""
+        ...
+
+
+F = TypeVar("F", bound=Startable)
 
 
 class Service:
@@ -40,14 +53,19 @@ class Service:
 
     @property
     def busy(self) -> int:
-        """Requests in work or waiting."""
+        """Requests that were let in, those that are still being prepared included."""
         return self._places
+
+    @property
+    def waiting_or_running(self) -> int:
+        """Requests that the worker has."""
+        return len(self._jobs)
 
     async def load(self, load: Callable[[], LLM]) -> None:
         """Load the engine in the worker thread."""
         self._llm = await asyncio.get_running_loop().run_in_executor(self._worker, load)
 
-    async def submit(self, prepare: Callable[[LLM], Sequence[Start]]) -> Job:
+    async def submit(self, prepare: Callable[[LLM], F]) -> tuple[F, Job]:
         """Check and prepare in a thread, then queue for the worker.
 
         Raises what `prepare` raises, and `ApiError` where no more requests are taken.
@@ -57,7 +75,8 @@ class Service:
             raise queue_full(self.settings.queue)
         self._places += 1
         try:
-            job = Job(await asyncio.to_thread(prepare, llm))
+            form = await asyncio.to_thread(prepare, llm)
+            job = Job(form.starts)
             _ = self.llm  # not stopped meanwhile
             future = job.submit(self._worker)
         except BaseException:
@@ -71,7 +90,7 @@ class Service:
                 loop.call_soon_threadsafe(self._leave, job)
 
         future.add_done_callback(leave)
-        return job
+        return form, job
 
     def metrics_text(self) -> str:
         """Counters in Prometheus' text format."""

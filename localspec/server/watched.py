@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from starlette.types import Receive
 
 from localspec.llm import LLM
 from localspec.server.faults import client_gone, timed_out
-from localspec.server.job import Event, Job, Start
-from localspec.server.service import Service
+from localspec.server.job import Event, Job
+from localspec.server.service import F, Service
 
 
 class Watched(AsyncIterator[Event]):
@@ -27,14 +27,16 @@ class Watched(AsyncIterator[Event]):
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def start(self, prepare: Callable[[LLM], Sequence[Start]]) -> None:
-        """Prepare and queue. Raises what `Service.submit` raises."""
+    async def start(self, prepare: Callable[[LLM], F]) -> F:
+        """Prepare and queue; what `prepare` made. Raises what `Service.submit` raises."""
         loop, timeout = asyncio.get_running_loop(), self._service.settings.timeout
         began = loop.time()
-        job = self._job = await self._service.submit(prepare)
+        form, job = await self._service.submit(prepare)
+        self._job = job
         self._watcher = asyncio.create_task(self._watch(job))
         if timeout is not None:
             self._timer = loop.call_at(began + timeout, job.end, timed_out(timeout))
+        return form
 
     async def __anext__(self) -> Event:
         assert self._job is not None, "started"

@@ -1,0 +1,272 @@
+"""The server's life: loading, queue, deadline, clients that leave, stopping. Answers wait at a gate where need be."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from localspec import LLM
+from localspec.decoding.params import SamplingParams
+from localspec.errors import ModelFileError
+
+from .serverkit import QUESTION, SECONDS, Gate, ready, running, wait_until
+from .tinygguf import write_llama
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return write_llama(tmp_path_factory.mktemp("tiny") / "target.gguf", seed=1, n_ctx_train=8192)
+
+
+@pytest.fixture
+def gate():
+    made = Gate()
+    yield made
+    made.open()
+
+
+def load(file, **options):
+    return LLM.from_files(file, **{"n_ctx": 4096, "draft_tokens": "off"} | options)
+
+
+@pytest.fixture
+def gated(file, gate):
+    """One running request and one that may wait."""
+    settings = {"queue": 1, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file), **settings) as started:
+        yield ready(started)
+        gate.open()
+
+
+def body(**options):
+    return {"messages": QUESTION, "max_tokens": 8} | options
+
+
+def leave(server, **options):
+    """Ask, and hang up without reading the answer."""
+    data = httpx.Request("POST", server.url + CHAT, json=body(**options))
+    host, port = server.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    lines = [f"POST {CHAT} HTTP/1.1", *(f"{name}: {value}" for name, value in data.headers.items())]
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + data.content)
+    return connection
+
+
+def test_until_the_model_is_there_everything_but_the_lists_is_a_503(file):
+    may_load = threading.Event()
+
+    def slowly():
+        may_load.wait(SECONDS)
+        return load(file)
+
+    with running(slowly) as server:
+        try:
+            for answer in (server.get("/health"), server.get("/props"), server.post(CHAT, body())):
+                assert answer.status_code == 503
+                assert answer.json()["error"]["code"] == "loading"
+                assert answer.headers["retry-after"]
+            assert server.get("/v1/models").status_code == 200
+            assert "localspec_model_loaded 0" in server.get("/metrics").text
+        finally:
+            may_load.set()
+        ready(server)
+        assert "localspec_model_loaded 1" in server.get("/metrics").text
+        assert server.post(CHAT, body()).status_code == 200
+
+
+def test_a_load_that_fails_is_told(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model")
+    with running(lambda: load(broken)) as server:
+        wait_until(lambda: server.failures)
+        assert isinstance(server.failures[0], ModelFileError)
+
+
+def test_a_full_queue_is_a_429_and_health_answers_meanwhile(gated, gate):
+    gate.shut()
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(gated.post, CHAT, body()) for _ in range(2)]
+        wait_until(lambda: gate.reached.is_set() and gated.service.busy == 2)
+        refused = gated.post(CHAT, body(stream=True))
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert gated.get("/health").status_code == 200
+        metrics = gated.get("/metrics").text
+        assert "localspec_requests_running 1" in metrics
+        assert "localspec_requests_waiting 1" in metrics
+        with gated.client() as client, pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(model="tiny", messages=QUESTION)
+        gate.open()
+        assert [answer.result().status_code for answer in answers] == [200, 200]
+    wait_until(lambda: gated.service.busy == 0)
+
+
+def test_requests_are_answered_in_their_order(file, gate):
+    order, names = [], ["1", "2", "3", "4"]
+
+    def note(ids, logits):
+        name = next(name for name in names if ord(name) in ids)  # the vocabulary begins with the bytes
+        order.extend([name] if name not in order else [])
+        return gate(ids, logits)
+
+    with running(lambda: load(file), answering={"logits_processors": [note]}) as server:
+        ready(server)
+        gate.shut()
+        with ThreadPoolExecutor(len(names)) as pool:
+            asked = []
+            for count, name in enumerate(names, 1):
+                messages = [{"role": "user", "content": name}]
+                asked.append(pool.submit(server.post, CHAT, body(messages=messages)))
+                wait_until(lambda count=count: server.service.waiting_or_running == count)
+            gate.open()
+            assert [answer.result().status_code for answer in asked] == [200] * len(names)
+    assert order == names
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_the_engine(gated, gate, stream):
+    expected = gated.post(CHAT, body()).json()["choices"]
+    gate.shut()
+    connection = leave(gated, stream=stream, max_tokens=4000)
+    wait_until(gate.reached.is_set)
+    connection.close()
+    gate.open()
+    wait_until(lambda: gated.service.busy == 0)
+    assert gated.post(CHAT, body()).json()["choices"] == expected
+
+
+def test_a_client_that_leaves_while_it_waits_gives_its_place_back(gated, gate):
+    gate.shut()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(gated.post, CHAT, body())
+        wait_until(gate.reached.is_set)
+        connection = leave(gated)
+        wait_until(lambda: gated.service.busy == 2)
+        connection.close()
+        wait_until(lambda: gated.service.busy == 1)
+        gate.open()
+        assert answer.result().status_code == 200
+
+
+def test_a_client_that_leaves_in_prefill_frees_the_engine(file):
+    with running(lambda: load(file)) as server:
+        expected = ready(server).post(CHAT, body()).json()["choices"]
+        question = [{"role": "user", "content": "x " * 1900}]
+        connection = leave(server, messages=question, max_tokens=4000)
+        wait_until(lambda: server.service.busy)
+        connection.close()
+        wait_until(lambda: server.service.busy == 0)
+        assert server.post(CHAT, body()).json()["choices"] == expected
+
+
+def test_a_stream_that_is_closed_early_frees_the_engine(gated):
+    with gated.client() as client:
+        stream = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=4000, stream=True)
+        next(stream)
+        stream.close()
+    wait_until(lambda: gated.service.busy == 0)
+
+
+def test_the_deadline_is_a_504_before_the_first_chunk(file, gate):
+    settings = {"timeout": 0.2, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file), **settings) as server:
+        ready(server)
+        gate.shut()
+        for stream in (False, True):
+            answer = server.post(CHAT, body(stream=stream))
+            assert answer.status_code == 504
+            assert answer.json()["error"]["code"] == "timeout"
+        gate.open()
+        wait_until(lambda: server.post(CHAT, body()).status_code == 200)
+
+
+def test_the_deadline_after_the_first_chunk_is_an_event(file, gate):
+    settings = {"timeout": 5.0, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file), **settings) as server, ready(server).client() as client:
+        stream = client.chat.completions.create(
+            model="tiny", messages=QUESTION, max_tokens=4000, stream=True, logprobs=True
+        )
+        next(stream)
+        gate.shut()
+        with pytest.raises(openai.APIError) as caught:
+            list(stream)
+        assert caught.value.code == "timeout"
+        gate.open()
+
+
+def test_a_stop_lets_answers_finish_in_the_grace_time(file, gate):
+    settings = {"grace": SECONDS, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file), **settings) as server, ThreadPoolExecutor(2) as pool:
+        ready(server)
+        gate.shut()
+        running_one = pool.submit(server.post, CHAT, body())
+        wait_until(gate.reached.is_set)
+        waiting_one = pool.submit(server.post, CHAT, body())
+        wait_until(lambda: server.service.busy == 2)
+        server.server.stop()
+        assert waiting_one.result().status_code == 503
+        gate.open()
+        answer = running_one.result()
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 8
+
+
+def test_a_stop_ends_an_answer_that_does_not_finish(file, gate):
+    settings = {"grace": 0.1, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file), **settings) as server, ready(server).client() as client:
+        stream = client.chat.completions.create(
+            model="tiny", messages=QUESTION, max_tokens=4000, stream=True, logprobs=True
+        )
+        next(stream)
+        gate.shut()
+        wait_until(gate.reached.is_set)
+        server.server.stop()
+        wait_until(lambda: server.service.stopping)
+        with pytest.raises(openai.APIError) as caught:
+            list(stream)
+        assert caught.value.code == "stopping"
+        gate.open()
+
+
+def test_an_answer_that_fails_is_a_500_and_the_next_one_is_right(file, gate, caplog):
+    def fail(ids, logits):
+        if not gate.passing:
+            raise RuntimeError("the processor broke")
+        return logits
+
+    with running(lambda: load(file), answering={"logits_processors": [fail]}) as server:
+        expected = ready(server).post(CHAT, body()).json()["choices"]
+        gate.shut()
+        answer = server.post(CHAT, body())
+        assert answer.status_code == 500
+        assert "the processor broke" in answer.json()["error"]["message"]
+        gate.open()
+        assert server.post(CHAT, body()).json()["choices"] == expected
+    assert "the processor broke" in caplog.text
+
+
+def test_an_answer_cancelled_from_inside_does_not_pass_for_whole(gated, gate):
+    gate.shut()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(gated.post, CHAT, body())
+        wait_until(gate.reached.is_set)
+        gated.service.llm.cancel()
+        gate.open()
+        assert answer.result().json()["error"]["code"] == "cancelled"
+
+
+def test_defaults_of_the_server_hold_where_a_request_is_silent(file):
+    with running(lambda: load(file), params=SamplingParams(temperature=0, max_tokens=3)) as server:
+        usage = ready(server).post(CHAT, {"messages": QUESTION}).json()["usage"]
+        assert usage["completion_tokens"] == 3
+        assert server.post(CHAT, body()).json()["usage"]["completion_tokens"] == 8
+        shorter = server.post("/v1/completions", {"prompt": "abc", "n_predict": 2}).json()
+        assert shorter["usage"]["completion_tokens"] == 2

@@ -1,0 +1,158 @@
+"""Requests that are wrong in every way: none of them crashes the server, and none is a fault of the server's."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import httpx
+import pytest
+
+from localspec import LLM
+
+from .serverkit import QUESTION, SECONDS, ready, running
+from .tinygguf import write_llama
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+GOOD = {
+    CHAT: {"messages": QUESTION, "max_tokens": 2},
+    TEXT: {"prompt": "abc", "max_tokens": 2},
+    "/tokenize": {"content": "abc"},
+    "/detokenize": {"tokens": [1, 2]},
+}
+ODD = (
+    None, True, False, 0, -1, 1, 3, 1.5, -0.0, 1e308, 2**63, 2**64, -(2**70), 10**400, "", "a", "\0", "null", "auto",
+    "\u00e9\U0001f600", "x" * 3000, [], [[]], [None], [1], [-1], ["a"], [[1, 2]], [[1, False]], [1.5], {}, {"a": 1},
+    {"type": "x"}, {"type": "text"}, {"type": "json_object"}, {"type": "content", "content": []},
+    {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}, {"1": 1e9}, {"1": "a"}, {"-1": 0},
+    [{"role": "user"}], [{"role": "user", "content": [{"type": "text"}]}], [{"role": "tool", "content": "a"}],
+    [{"role": "assistant", "content": None, "tool_calls": [{}]}],
+)  # fmt: skip
+SEED = 6
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    file = write_llama(tmp_path_factory.mktemp("tiny") / "target.gguf", seed=1)
+    with running(lambda: LLM.from_files(file, n_ctx=256, draft_tokens=2), max_body=200_000) as started:
+        yield ready(started)
+
+
+def allowed(answer: httpx.Response, *about: object) -> None:
+    """Answered, or refused with OpenAI's error object."""
+    assert answer.status_code in (200, 400, 404, 413), (answer.status_code, answer.text, about)
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+        assert error["param"] is None or isinstance(error["param"], str)
+
+
+def send(server, path: str, content: bytes, **headers: str) -> httpx.Response:
+    return httpx.post(server.url + path, content=content, headers=headers, timeout=SECONDS)
+
+
+def fields(description: dict, path: str) -> list[str]:
+    """The fields of a body."""
+    reference = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = description["components"]["schemas"][reference["$ref"].rsplit("/", 1)[1]]
+    return sorted(schema["properties"])
+
+
+def generated(description: dict, rng: random.Random) -> tuple[str, dict]:
+    """A good body in which up to three fields of the server's own description got values of any kind."""
+    path = rng.choice(list(GOOD))
+    body, names = dict(GOOD[path]), fields(description, path)
+    for name in rng.sample(names, min(rng.randint(1, 3), len(names))):
+        body[name] = rng.choice(ODD)
+    if rng.random() < 0.1:
+        del body[rng.choice(sorted(body))]
+    if path in (CHAT, TEXT):  # what is right by chance must not take long
+        body.setdefault("max_tokens", 2)
+    return path, body
+
+
+def test_no_generated_request_is_the_servers_fault(server):
+    description, rng = server.get("/openapi.json").json(), random.Random(SEED)
+    statuses = []
+    with httpx.Client(timeout=SECONDS) as client:
+        for _ in range(COUNT):
+            path, body = generated(description, rng)
+            answer = client.post(server.url + path, json=body)
+            allowed(answer, path, body)
+            statuses.append(answer.status_code)
+    assert statuses.count(400) > COUNT / 3
+    assert statuses.count(200) > COUNT / 30
+    works(server)
+
+
+EXTREME = (-1, 0, 1.5, -0.0, 1e308, 2**31, 2**63, 2**64, -(2**70), 10**400, True, "1", [], {})
+
+
+def test_no_extreme_value_of_one_field_is_the_servers_fault(server):
+    description = server.get("/openapi.json").json()
+    with httpx.Client(timeout=SECONDS) as client:
+        for path, good in GOOD.items():
+            for name in fields(description, path):
+                for value in EXTREME:
+                    allowed(client.post(server.url + path, json=good | {name: value}), name, value)
+    works(server)
+
+
+BY_HAND = {
+    "empty": b"",
+    "no json": b"hello",
+    "half": b'{"messages": [',
+    "two values": b"{} {}",
+    "a list": b"[]",
+    "a text": b'"a"',
+    "null": b"null",
+    "a number": b"1e400",
+    "not utf-8": b'{"prompt": "\xff\xfe"}',
+    "utf-16": json.dumps(GOOD[CHAT]).encode("utf-16"),
+    "a mark in front": b"\xef\xbb\xbf" + json.dumps(GOOD[CHAT]).encode(),
+    "half a pair": b'{"prompt": "\\ud800", "messages": [{"role": "user", "content": "\\udc00"}]}',
+    "half a pair as model": b'{"model": "\\ud800", "prompt": "a", "messages": [{"role":"user","content":"a"}]}',
+    "infinite": b'{"prompt": "a", "temperature": Infinity, "messages": [{"role":"user","content":"a"}]}',
+    "no number": b'{"prompt": "a", "top_p": NaN, "messages": [{"role":"user","content":"a"}]}',
+    "deep": b'{"prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    "a deep schema": b'{"max_tokens":2,"messages":[{"role":"user","content":"a"}],"prompt":"a","json_schema":'
+    + b'{"items":' * 3000 + b"{}" + b"}" * 3001,
+    "a long number": b'{"prompt": "a", "seed": ' + b"9" * 50_000 + b"}",
+    "a long name": b'{"' + b"a" * 100_000 + b'": 1}',
+    "twice": b'{"prompt": "a", "prompt": 3, "max_tokens": 1}',
+    "too large": b'{"prompt": "' + b"a" * 300_000 + b'"}',
+    "binary": bytes(range(256)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", BY_HAND.values(), ids=BY_HAND)
+def test_no_request_by_hand_is_the_servers_fault(server, data):
+    for path in GOOD:
+        allowed(send(server, path, data))
+    works(server)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": ""},
+        {"Content-Type": "application/json; charset=latin-1"},
+        {"Content-Type": "multipart/form-data"},
+        {"Accept": "nothing/at-all"},
+        {"Content-Encoding": "gzip"},
+        {"Authorization": b"\xff" * 100},
+    ],
+)
+def test_odd_headers_change_nothing(server, headers):
+    allowed(send(server, CHAT, json.dumps(GOOD[CHAT]).encode(), **headers))
+    works(server)
+
+
+def works(server) -> None:
+    """The next request is right."""
+    answer = server.post(CHAT, GOOD[CHAT])
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 2
