@@ -16,8 +16,14 @@ from .scripted_llm import QWEN, ScriptedLLM
 from .serverkit import ready, running
 from .tinygguf import write_llama
 
-TOOL = {"type": "function", "name": "add", "description": "Sum.", "strict": True,
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}}  # fmt: skip
+PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "name": "add", "description": "Sum.", "strict": True, "parameters": PARAMETERS}
+IMAGE = {"type": "input_image", "image_url": "a"}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 
@@ -255,7 +261,7 @@ def test_items_of_every_kind(client, says, llm):
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
         ({"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": "a\0b"}, "input"),

@@ -298,9 +298,11 @@ def tiny(tmp_path_factory):
     path = write_llama(
         tmp_path_factory.mktemp("tools") / "tiny.gguf", seed=1, template=QWEN, n_ctx_train=2048, ends=True
     )
-    with running(lambda: LLM.from_files(path, n_ctx=2048, draft_tokens=3)) as server:
-        with ready(server).client() as client:
-            yield client
+    with (
+        running(lambda: LLM.from_files(path, n_ctx=2048, draft_tokens=3)) as server,
+        ready(server).client() as client,
+    ):
+        yield client
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
