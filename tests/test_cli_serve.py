@@ -27,7 +27,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     file = write_llama(tmp_path_factory.mktemp("tiny") / "my-model.gguf", seed=1, n_ctx_train=8192)
-    return ["-m", str(file), "-c", "4096", "--draft-tokens", "off"]
+    return ["-m", str(file), "-c", "4096", "-t", "1", "--draft-tokens", "off"]
 
 
 @contextmanager

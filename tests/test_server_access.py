@@ -34,7 +34,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def load(file):
-    return lambda: LLM.from_files(file, n_ctx=512, draft_tokens="off")
+    return lambda: LLM.from_files(file, n_ctx=512, threads=1, draft_tokens="off")
 
 
 @pytest.fixture(scope="module")

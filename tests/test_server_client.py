@@ -13,7 +13,7 @@ from localspec import LLM
 from .serverkit import QUESTION, ready, running
 from .tinygguf import write_llama
 
-SIZES = {"n_ctx": 512, "draft_tokens": 3, "cache_type_v": "bf16"}
+SIZES = {"n_ctx": 512, "threads": 1, "draft_tokens": 3, "cache_type_v": "bf16"}
 
 
 @pytest.fixture(scope="module")

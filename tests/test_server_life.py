@@ -33,7 +33,7 @@ def gate():
 
 
 def load(file, **options):
-    return LLM.from_files(file, **{"n_ctx": 4096, "draft_tokens": "off"} | options)
+    return LLM.from_files(file, **{"n_ctx": 4096, "threads": 1, "draft_tokens": "off"} | options)
 
 
 @pytest.fixture

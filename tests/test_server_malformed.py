@@ -35,7 +35,9 @@ COUNT = 300
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     file = write_llama(tmp_path_factory.mktemp("tiny") / "target.gguf", seed=1)
-    with running(lambda: LLM.from_files(file, n_ctx=256, draft_tokens=2), max_body=200_000) as started:
+    with running(
+        lambda: LLM.from_files(file, n_ctx=256, threads=1, draft_tokens=2), max_body=200_000
+    ) as started:
         yield ready(started)
 
 
