@@ -39,7 +39,9 @@ Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
 MISTRAL = """\
 {{ bos_token }}{% for message in messages %}
 {%- if message.role == 'user' %}
-{%- if tools and loop.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST]{{ message.content }}[/INST]
+{%- if tools and loop.last -%}
+[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif -%}
+[INST]{{ message.content }}[/INST]
 {%- elif message.role == 'tool' %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]
 {%- elif message.tool_calls %}
 {%- for call in message.tool_calls %}
@@ -81,6 +83,25 @@ class _Letters:
         return chr(token).encode()
 
 
+class _Stream:
+    """As `AnswerStream`."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self._chunks
+
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
+
+    def cancel(self) -> None:
+        """Nothing to stop."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
 class ScriptedLLM:
     """Gives the `answers` in turn, `step` characters a chunk.
 
@@ -102,11 +123,11 @@ class ScriptedLLM:
         self.prompts.append("".join(map(chr, ids)))
         return ids
 
-    def stream(self, ids: list[int], **options: Any) -> Iterator[Chunk]:
+    def stream(self, ids: list[int], **options: Any) -> _Stream:
         """As `LLM.stream`."""
         assert set(options) <= set(AnswerOptions.__annotations__), "an option that LLM does not have"
         self.calls.append(options)
-        return self._answer(len(ids), options["params"].max_tokens)
+        return _Stream(self._answer(len(ids), options["params"].max_tokens))
 
     def close(self) -> None:
         """As `LLM.close`."""

@@ -12,7 +12,7 @@ import pytest
 from localspec import LLM
 
 from .scripted_llm import LLAMA, MISTRAL, QWEN, R1, ScriptedLLM
-from .serverkit import Running, ready, running
+from .serverkit import ready, running
 from .tinygguf import CHATML, write_llama
 
 QUESTION = [{"role": "user", "content": "Weather in Ulm?"}]
@@ -37,9 +37,8 @@ ARGUMENTS = {"city": "Ulm", "unit": "C"}
 class Serving:
     """A server whose model says what it is told to."""
 
-    def __init__(self, server: Running, llm: ScriptedLLM) -> None:
-        self.server, self.llm = server, llm
-        self.client = server.client()
+    def __init__(self, client: openai.OpenAI, llm: ScriptedLLM) -> None:
+        self.client, self.llm = client, llm
 
     def says(self, *answers: str) -> None:
         self.llm.answers.clear()
@@ -79,8 +78,8 @@ def serving(source: str) -> Any:
     @pytest.fixture(scope="module")
     def served():
         llm = ScriptedLLM(source)
-        with running(lambda: llm) as server:
-            yield Serving(ready(server), llm)
+        with running(lambda: llm) as server, ready(server).client() as client:
+            yield Serving(client, llm)
 
     return served
 
@@ -128,7 +127,7 @@ def test_one_call_only_when_asked(qwen):
 
 
 def test_a_call_cut_off_by_the_limit(qwen):
-    choice = qwen.both(CALL, max_tokens=60)
+    choice = qwen.both(CALL, max_tokens=56)
     assert choice.finish_reason == "length"
     assert choice.message.tool_calls[0].function.arguments == '{"city": "U'
 
