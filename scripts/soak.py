@@ -23,7 +23,11 @@ from localspec.errors import LocalspecError
 
 CLIENTS = 4
 FLAT = 0.02
-TEXTS = ("Write a function that sorts a list. ", "Once upon a time there was a king. ", "def parse(line):\n    ")
+TEXTS = (
+    "Write a function that sorts a list. ",
+    "Once upon a time there was a king. ",
+    "def parse(line):\n    ",
+)
 LENGTHS = (8, 40, 160, 400)
 BAD: tuple[dict[str, object], ...] = (
     {"temperature": -1.0},
@@ -154,7 +158,9 @@ def soak(llm: LLM, minutes: float, seed: int) -> dict[str, object]:
 
 def main() -> int:
     """Run it and print the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("minutes", type=float)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path, nargs="?")

@@ -111,7 +111,10 @@ def test_a_consumer_that_raises_does_not_keep_the_engine(llm, alone):
         with pytest.raises(RuntimeError):
             consume()
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(lambda prompt=prompt: llm.generate(prompt, **GREEDY).ids).result(60) == alone[prompt]
+            assert (
+                pool.submit(lambda prompt=prompt: llm.generate(prompt, **GREEDY).ids).result(60)
+                == alone[prompt]
+            )
 
 
 def test_a_stream_closed_by_another_thread_frees_the_engine(llm, alone):
