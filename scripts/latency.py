@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,8 @@ def cancelled_after(delay: float, work: Callable[[], object], cancel: Callable[[
 
     timer = threading.Timer(delay, stop)
     timer.start()
-    try:
+    with suppress(LocalspecError):
         work()
-    except LocalspecError:
-        pass
     ended = time.perf_counter()
     timer.cancel()
     timer.join()

@@ -1,4 +1,4 @@
-"""A long life inside an application, in its short form: nothing leaks, nothing is mixed up. scripts/soak.py is the long one."""
+"""A long life inside an application, in short form: nothing leaks, nothing is mixed up. The long one is scripts/soak.py."""
 
 from __future__ import annotations
 
