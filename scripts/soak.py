@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from localspec import LLM
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, PromptTooLong
 
 CLIENTS = 4
 FLAT = 0.02
@@ -38,22 +39,22 @@ BAD: tuple[dict[str, object], ...] = (
 Question = tuple[str, int]
 
 
-def questions(n_ctx: int) -> list[Question]:
-    """Prompts and answer lengths that fit the context."""
+def questions() -> list[Question]:
+    """Prompts and answer lengths."""
     return [
         (f"{number}: " + text * (length // 8), 8 + length % 48)
         for number, text in enumerate(TEXTS)
         for length in LENGTHS
-        if 2 * length + 64 < n_ctx
     ]
 
 
 def solo(llm: LLM, asked: list[Question]) -> dict[Question, tuple[int, ...]]:
-    """Each answer from an engine that has forgotten everything else."""
+    """Each answer from an engine that has forgotten everything else; what the context cannot hold is left out."""
     answers = {}
     for prompt, max_tokens in asked:
         llm.forget()
-        answers[prompt, max_tokens] = llm.generate(prompt, temperature=0, max_tokens=max_tokens).ids
+        with suppress(PromptTooLong):
+            answers[prompt, max_tokens] = llm.generate(prompt, temperature=0, max_tokens=max_tokens).ids
     return answers
 
 
@@ -132,7 +133,7 @@ def growth(held: list[int]) -> float:
 
 def soak(llm: LLM, minutes: float, seed: int) -> dict[str, object]:
     """The result, ready for JSON."""
-    alone = solo(llm, questions(llm.engine.target.n_ctx))
+    alone = solo(llm, questions())
     llm.forget()
     until = time.monotonic() + 60 * minutes
     clients = [Client(llm, alone, until, seed + number) for number in range(CLIENTS)]

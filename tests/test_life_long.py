@@ -1,4 +1,4 @@
-"""A long life inside an application, in short form: nothing leaks, nothing is mixed up. The long one is scripts/soak.py."""
+"""A long life inside an application, in short form: no leak, no mix-up. The long form is scripts/soak.py."""
 
 from __future__ import annotations
 
