@@ -126,7 +126,7 @@ def test_a_result_that_takes_too_long_can_be_asked_for_again(files):
     loading = LLM.load_in_background(
         files["target"], on_progress=lambda progress: go_on.wait(60), draft_tokens=3
     )
-    with pytest.raises(TimeoutError, match="starting|reading"):
+    with pytest.raises(TimeoutError, match=r"starting|reading"):
         loading.result(0.01)
     assert not loading.done
     told = []

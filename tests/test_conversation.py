@@ -103,7 +103,7 @@ def test_ids_are_kept_where_tokenizing_the_text_again_would_give_others(llm):
     """The bias makes the model write letter by letter what the tokenizer would join."""
     model = llm.engine.target.model
     (joined,) = model.tokenize("th", parse_special=False)
-    bias = {token: 100.0 for token in (joined - 0,)} | {joined: float("-inf")}
+    bias = dict.fromkeys((joined - 0,), 100.0) | {joined: float("-inf")}
     conversation = llm.conversation(**OPTIONS)
     t, h = (model.tokenize(letter, parse_special=False)[0] for letter in "th")
     answer = say(conversation.ask("x", grammar='root ::= "thththth"', logit_bias={**bias, t: 5.0, h: 5.0}))
