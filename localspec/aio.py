@@ -19,8 +19,8 @@ from localspec.turns import AnswerStream
 class AsyncAnswer(AsyncIterator[Chunk]):
     """The chunks of one answer, as they come.
 
-    Cancelling the task that waits for one ends the answer, and so does dropping this. The answer is decoded on
-    while nobody reads. Errors of the call itself are raised by the first chunk.
+    Cancelling the task that waits for one ends the answer, and so does dropping this. The answer is decoded on while
+    nobody reads. Errors of the call itself are raised by the first chunk.
     """
 
     def __init__(self, start: Callable[[], AnswerStream]) -> None:

@@ -1,7 +1,16 @@
 """One tree of errors.
 
 Every error a user or an application can cause is a `LocalspecError`. It carries its data as attributes and
-prints as one sentence that names the value, followed by the remedy.
+prints as one sentence that names the value, followed by the remedy. Subclasses stand below their bases here:
+
+    LocalspecError
+      InvalidRequest (also a ValueError): PromptTooLong, NoTokenLeft
+      EngineClosed, EngineBusy, BackendError, MissingPackage, TemplateError, PairingError
+      ModelFileError, ModelLoadError: MemoryShort; LoadCancelled
+      ConversationFileError
+      DecodeError: ContextFull; DecodeCancelled
+      HubError: UnknownPair, NotDownloaded, CatalogueError, StoreError: DiskFull
+        DownloadError: HashMismatch, AccessDenied, FileMissing, SourceUnreachable, OfflineError
 """
 
 from __future__ import annotations

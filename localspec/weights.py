@@ -127,7 +127,7 @@ class Weights:
     @property
     def settings(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON; from before where they are not loaded."""
-        engine = self._engine
+        engine = self._present()
         settings = dict(self._described[0] if engine is None else engine.describe())
         if isinstance(draft := settings["draft"], dict):
             asked = str(self.order.draft)
@@ -137,10 +137,16 @@ class Weights:
     @property
     def drafting(self) -> str:
         """Whether tokens are drafted by default, and why not."""
-        engine = self._engine
+        engine = self._present()
         if engine is None:
             return self._described[1]
         return describe_drafting(engine, self.adaptive, self.order.draft_tokens)
+
+    def _present(self) -> Engine | None:
+        """The engine if it is loaded. Raises `EngineClosed` after `close`."""
+        if self._engine is None and self._closed:
+            raise _closed()
+        return self._engine
 
     def controller(self, draft_tokens: int | str) -> Controller:
         """Who decides draft lengths; measures what passes cost where that was not done yet."""

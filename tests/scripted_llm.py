@@ -47,7 +47,7 @@ MISTRAL = """\
 {%- for call in message.tool_calls %}
 {%- if call.id is not defined or call.id | length != 9 %}{{ raise_exception('ids must have 9 characters') }}{% endif %}
 {%- endfor %}[TOOL_CALLS]{{ message.tool_calls | map(attribute='function') | list | tojson }}{{ eos_token }}
-{%- else %}{{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"""  # noqa: E501
+{%- else %}{{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"""
 
 LLAMA = """\
 {{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>

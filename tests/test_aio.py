@@ -190,6 +190,7 @@ START = """
 import asyncio, gc, sys, threading, time
 from localspec import LLM, Conversation
 from localspec.aio import AsyncLLM
+from localspec.errors import EngineClosed
 path, deep = sys.argv[1:3]
 def load(**options): return LLM.from_files(path, n_ctx=512, draft_tokens=3, **options)
 """
@@ -215,7 +216,9 @@ while not loading.done: time.sleep(0.01)""",
     "idle, in a thread": """
 llm = load(unload_after=0.001)
 def work():
-    while True: llm.generate('abc', max_tokens=3)
+    try:
+        while True: llm.generate('abc', max_tokens=3)
+    except EngineClosed: pass
 threading.Thread(target=work, daemon=True).start(); time.sleep(0.3)""",
     "saving": "llm = load(); c = llm.conversation(); list(c.ask('x', max_tokens=3)); c.save(sys.argv[3])",
     "async, open": """
