@@ -264,6 +264,28 @@ def test_a_folder_with_other_things_is_refused(shelf: Shelf, out: Path) -> None:
     assert names(out) == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("name", ["README.md", "LICENCE.txt", "tiny-target.gguf", "tiny-draft.gguf"])
+def test_files_that_only_have_the_names_are_not_replaced(shelf: Shelf, out: Path, name: str) -> None:
+    places = {place.name: place for place in shelf.fill()}
+    out.mkdir(parents=True)
+    mine = b"x" * places[name].stat().st_size if name in places else b"years of work\n"
+    (out / name).write_bytes(mine)
+    result = run("export", "tiny", out)
+    assert (result.exit_code, f"holds other things, such as {name}" in result.stderr) == (1, True)
+    assert names(out) == [name]
+    assert (out / name).read_bytes() == mine
+
+
+def test_an_export_that_has_changed_is_brought_up_to_date(shelf: Shelf, out: Path) -> None:
+    (target, _) = shelf.fill()
+    assert run("export", "tiny", out).exit_code == 0
+    (out / "README.md").write_text("of another version", encoding="utf-8")
+    (out / target.name).write_bytes(b"damaged")
+    assert run("export", "tiny", out).exit_code == 0
+    assert (out / target.name).read_bytes() == target.read_bytes()
+    assert (out / "README.md").read_text(encoding="utf-8").startswith("# tiny")
+
+
 def test_a_file_where_the_folder_should_be(shelf: Shelf, out: Path) -> None:
     shelf.fill()
     out.parent.mkdir()

@@ -80,7 +80,7 @@ def sync(path: Path) -> None:
 def write_durably(path: Path, text: str) -> None:
     """Replaces a small text file in one step: after a crash it holds the old or the new text."""
     beside = path.with_name(f"{path.name}.new")
-    with beside.open("w", encoding="utf-8") as stream:
+    with beside.open("w", encoding="utf-8", newline="\n") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
