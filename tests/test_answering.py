@@ -41,7 +41,7 @@ class FakeEngine:
     ) -> None:
         context = FakeContext(TARGET, V, n_ctx=n_ctx)
         model = SimpleNamespace(
-            piece=lambda token: bytes([97 + token]),
+            piece=lambda token, special=False: bytes([97 + token]),
             eog_tokens=eog,
             tokenize=lambda text, **_options: [ord(letter) - 97 for letter in text],
         )
