@@ -78,6 +78,7 @@ def sampler_of(engine: Engine, request: Request) -> Sampler:
         eog=engine.target.model.eog_tokens,
         constraint=request.constraint,
         processors=request.processors,
+        n_vocab=engine.target.n_vocab,
     )
 
 

@@ -96,6 +96,24 @@ def test_what_was_pinned_by_name_is_known(shelf: Shelf) -> None:
     assert not any(place.parent.exists() for place in places)
 
 
+@pytest.mark.parametrize("place", ["pairs/mine.toml", "references/some.json"])
+def test_where_a_pair_cannot_be_read_its_models_stay(shelf: Shelf, place: str) -> None:
+    """Nobody knows then which models of no known pair are its own."""
+    shelf.store.prepare()
+    kept = [
+        put(shelf.home / "files" / UNKNOWN / "some.gguf"),
+        put(shelf.home / "partial" / f"{'0' * 64}.part"),
+    ]
+    broken = put(shelf.home / place)
+    result = run("prune", "-y")
+    assert (result.exit_code, result.stdout) == (0, "Nothing to remove.\n")
+    assert "stay: not every pair can be read" in result.stderr and broken.name in result.stderr
+    assert all(path.exists() for path in kept)
+    broken.unlink()
+    assert run("prune", "-y").exit_code == 0
+    assert not any(path.exists() for path in kept)
+
+
 def test_prepared_drafts_without_their_draft(shelf: Shelf) -> None:
     draft = shelf.fill()[1]
     copy = shelf.prepare_draft(bytes(5000))

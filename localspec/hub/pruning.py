@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.hub import catalogue
 from localspec.hub.disk import disk_errors
 from localspec.hub.known import known_pairs
 from localspec.hub.locks import locked
 from localspec.hub.pair import SPLIT
+from localspec.hub.pins import Pins
 from localspec.hub.prepared import Record, Source
 from localspec.hub.store import Store
 from localspec.hub.verifying import held_paths
@@ -45,6 +47,11 @@ def left_overs(store: Store) -> list[LeftOver]:
             *_unfinished(store),
             *_locks(store),
         ]
+
+
+def knows_all(store: Store) -> bool:
+    """Whether every pair file and every pin could be read: else a model of no known pair may be one of theirs."""
+    return not catalogue.warnings(home=store.home) and not Pins(store.home).damaged()
 
 
 def remove_left_over(item: LeftOver, store: Store) -> bool:
@@ -82,14 +89,14 @@ def _remove(path: Path) -> None:
 
 def _partials(store: Store) -> Iterator[LeftOver]:
     """Of files that are complete, or that no pair has; what a pull can go on from stays."""
-    known = _known(store)
+    known, sure = _known(store), knows_all(store)
     complete = {path.parent.name for path in held_paths(store)}
     complete |= {piece.sha256 for pair in known_pairs(store) for piece in pair.pieces if store.held(piece)}
     for path in _entries(store.home / "partial"):
         sha256 = path.name.partition(".")[0]
         if sha256 in complete:
             yield LeftOver(path, _size(path), "a partial file whose file is complete", sha256)
-        elif sha256 not in known:
+        elif sure and sha256 not in known:
             yield LeftOver(path, _size(path), "a partial file that no pair needs", sha256)
 
 
@@ -119,11 +126,11 @@ def _has_source(record: Record, store: Store) -> bool:
 
 
 def _unknown(store: Store) -> Iterator[LeftOver]:
-    known = _known(store)
+    known, sure = _known(store), knows_all(store)
     for folder in _entries(store.home / "files"):
         if not _entries(folder):
             yield LeftOver(folder, 0, "an empty folder", folder.name)
-        elif folder.name not in known:
+        elif sure and folder.name not in known:
             lock = "" if folder.name.startswith(SPLIT) else folder.name
             yield LeftOver(folder, _size(folder), "a model of no known pair", lock, precious=True)
 
