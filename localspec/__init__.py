@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from localspec.background import Loading, LoadProgress
+    from localspec.conversation import Conversation
     from localspec.decoding.params import SamplingParams
-    from localspec.errors import LocalspecError
+    from localspec.errors import LoadCancelled, LocalspecError
+    from localspec.footprint import memory_needed
+    from localspec.llama.memory import MemoryEstimate
     from localspec.llm import LLM
-    from localspec.request import Chunk, Completion
+    from localspec.request import AnswerOptions, Chunk, Completion
+    from localspec.turns import AnswerStream
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Chunk", "Completion", "LocalspecError", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AnswerOptions",
+    "AnswerStream",
+    "Chunk",
+    "Completion",
+    "Conversation",
+    "LoadCancelled",
+    "LoadProgress",
+    "Loading",
+    "LocalspecError",
+    "MemoryEstimate",
+    "SamplingParams",
+    "__version__",
+    "memory_needed",
+]
 
 _HOMES = {
     "LLM": "localspec.llm",
+    "AnswerOptions": "localspec.request",
+    "AnswerStream": "localspec.turns",
     "Chunk": "localspec.request",
     "Completion": "localspec.request",
+    "Conversation": "localspec.conversation",
+    "LoadCancelled": "localspec.errors",
+    "LoadProgress": "localspec.background",
+    "Loading": "localspec.background",
     "LocalspecError": "localspec.errors",
+    "MemoryEstimate": "localspec.llama.memory",
     "SamplingParams": "localspec.decoding.params",
+    "memory_needed": "localspec.footprint",
 }
+
+# Silent unless the application asks: nothing reaches standard error by way of logging's last resort.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

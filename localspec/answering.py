@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ from localspec.request import (
 from localspec.text.answer import AnswerText
 from localspec.text.messages import checked_text
 from localspec.turns import Ticket
+
+log = logging.getLogger(__name__)
 
 
 def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, options: dict[str, Any]) -> Request:
@@ -75,6 +78,7 @@ def sampler_of(engine: Engine, request: Request) -> Sampler:
         eog=engine.target.model.eog_tokens,
         constraint=request.constraint,
         processors=request.processors,
+        n_vocab=engine.target.n_vocab,
     )
 
 
@@ -83,10 +87,12 @@ def answer_chunks(
 ) -> Iterator[Chunk]:
     """Decode one answer; the engine must be this caller's alone until the end."""
     model, params = engine.target.model, request.params
+    log.debug("answering %d prompt tokens, at most %s", len(request.ids), params.max_tokens)
     answer = AnswerText(
         lambda token: model.piece(token, special=token in request.shown), model.eog_tokens, params.stop
     )
     adaptive = controller if isinstance(controller, AdaptiveController) else None
+    engine.prefixes.switch(request.ids)
     generation = Generation(
         engine.session,
         engine.drafter(
@@ -128,6 +134,14 @@ def answer_chunks(
         notice=_notice(engine, generation),
         drafted=tuple(drafted),
         logprobs=None if params.logprobs is None else tuple(logprobs),
+    )
+    log.info(
+        "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
+        stats.prompt_tokens,
+        stats.cached_tokens,
+        stats.tokens,
+        completion.finish_reason,
+        completion.drafting,
     )
     yield Chunk(rest, (), completion)
 

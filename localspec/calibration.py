@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from localspec.hub.store import default_home
 from localspec.llama.backend import physical_cores
 from localspec.llama.context import Context
 from localspec.llama.metadata import Metadata
+from localspec.llama.watch import stage
 
 FORMAT = 2
+log = logging.getLogger(__name__)
 Notify = Callable[[str], None]
 
 
@@ -55,7 +58,9 @@ def _costs_of(
     if known is not None:
         return known
     min_width = engine.session.min_width if verifies else 1
+    stage(f"measuring {context.model.path.name}", *((0.80, 0.86) if verifies else (0.86, 0.90)))
     notify(f"Measuring what a pass of {context.model.path.name} costs here, once (some seconds).")
+    log.info("measuring what passes of %s cost", context.model.path.name)
     measured = calibrate(context, verifies=verifies, min_width=min_width)
     if measured.steady:
         _write(path, {"format": FORMAT, "facts": facts, **measured.table.to_dict()})

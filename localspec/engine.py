@@ -19,16 +19,20 @@ from localspec.hub.pairing import check_pair, why_no_draft
 from localspec.llama.backend import supports_gpu
 from localspec.llama.cancel import CancelFlag
 from localspec.llama.context import Context, ContextOptions
-from localspec.llama.memory import check_memory
+from localspec.llama.memory import Load, check_memory
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.template import ChatTemplate
+from localspec.llama.watch import stage
+from localspec.prefixes import KeptPrefixes
 from localspec.strictness import Widths, strict_form, strict_widths
 
 StrPath = str | os.PathLike[str]
 
 TARGET_ROWS = 32
 """Logit rows of one pass of the target: drafts of up to 31 tokens."""
+READ, LOADED = 0.02, 0.8
+"""Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,11 @@ class EngineOptions:
     n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
+    check_memory: refuse models that exceed the free memory by estimate.
     no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
     faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
+    keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
+    at most `prefix_bytes` of memory.
     """
 
     n_ctx: int = 4096
@@ -50,9 +57,12 @@ class EngineOptions:
     cache_type_v: str = "f16"
     use_mmap: bool = True
     repack: bool = True
+    check_memory: bool = True
     no_draft: bool = False
     prepare_draft: bool = True
     strict: bool = False
+    keep_prefixes: int = 4
+    prefix_bytes: int = 1 << 30
 
     def strict_for(self, target: Metadata) -> EngineOptions:
         """These options with what strict mode changes for a target."""
@@ -77,6 +87,7 @@ class Engine:
     warnings: sentences for the user about what was clamped or ignored.
     no_draft_reason: why nothing is drafted, or "".
     home, notify: where measurements of strict mode are kept, and who is told that they are made.
+    cancel: the flag that stops passes; by default one of its own.
     """
 
     def __init__(
@@ -86,10 +97,13 @@ class Engine:
         options: EngineOptions,
         home: Path | None = None,
         notify: Callable[[str], None] = lambda sentence: None,
+        cancel: CancelFlag | None = None,
     ) -> None:
         self._gpu_layers = resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
+        self.prefixes = KeptPrefixes(options.keep_prefixes, options.prefix_bytes)
         self.warnings: list[str] = []
+        stage("reading what the files say", 0.0, READ)
         target_metadata = read_metadata(Path(target))
         self.asked = options
         self.options = options.strict_for(target_metadata) if options.strict else options
@@ -102,7 +116,7 @@ class Engine:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
             self.warnings += [reason.sentence for reason in reservations]
-        self.cancel = CancelFlag()
+        self.cancel = cancel or CancelFlag()
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
             # Frees an engine that is dropped without `close`; at exit its owner decides.
@@ -113,17 +127,28 @@ class Engine:
             if self.draft
             else None
         )
+        for session, context in zip(self.sessions.values(), (self.target, self.draft), strict=False):
+            assert context is not None, "a session has a context"
+            model = context.model
+            whole = model.is_recurrent or model.is_hybrid
+            self.prefixes.watch(session, whole=whole, window=model.n_swa > 0)
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
         self._warn_about_gpu()
         n_ctx = self._target_n_ctx(target)
-        self.target, widths = self._open_target(target, n_ctx, loaded)
-        self.draft = (
-            self._open(draft, self._draft_n_ctx(target, draft, n_ctx), self._draft_gpu_layers, 1, loaded)
-            if draft
-            else None
+        draft_n_ctx = self._draft_n_ctx(target, draft, n_ctx) if draft else 0
+        if self.options.check_memory:
+            self._check_memory(target, draft, n_ctx, draft_n_ctx)
+        between = READ + (LOADED - READ) * target.size_bytes / (
+            target.size_bytes + (draft.size_bytes if draft else 0)
         )
+        stage(f"loading {target.path.name}", READ, between)
+        self.target, widths = self._open_target(target, n_ctx, loaded)
+        self.draft = None
+        if draft:
+            stage(f"loading {draft.path.name}", between, LOADED)
+            self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
         self.session = Session(self.target, min_width=widths.low)
         self.template = ChatTemplate(
             target.chat_template,
@@ -132,9 +157,15 @@ class Engine:
             name=target.path.name,
         )
 
+    def _check_memory(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> None:
+        loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]
+        if draft:
+            loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
+        check_memory(loads)
+
     def _open_target(self, metadata: Metadata, n_ctx: int, loaded: ExitStack) -> tuple[Context, Widths]:
         context_options = self.options.context(n_ctx, TARGET_ROWS)
-        model = self._model(metadata, context_options, self._gpu_layers, self.options.repack, loaded)
+        model = self._model(metadata, self._gpu_layers, self.options.repack, loaded)
         widths = Widths(1, context_options.n_batch)
         if self.options.strict:
             widths = self._widths_of(model, context_options)
@@ -146,18 +177,16 @@ class Engine:
     ) -> Context:
         # Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
         context_options = self.asked.context(n_ctx, n_outputs)
-        model = self._model(metadata, context_options, gpu_layers, self.asked.repack, loaded)
+        model = self._model(metadata, gpu_layers, self.asked.repack, loaded)
         return self._context(model, context_options, loaded)
 
     def _model(
         self,
         metadata: Metadata,
-        context_options: ContextOptions,
         gpu_layers: int,
         repack: bool,
         loaded: ExitStack,
     ) -> Model:
-        check_memory(metadata, context_options)
         model = Model(
             metadata.path,
             gpu_layers=gpu_layers,
@@ -223,10 +252,16 @@ class Engine:
             f"{options.cache_type_v}{rearranged}"
         )
 
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """What is in the cells of each model, by "target" and "draft"."""
+        drafting = {"draft": self._model_drafter.session} if self._model_drafter else {}
+        return {"target": self.session, **drafting}
+
     def forget(self) -> None:
-        """Empty both models' cells: the next prompt is read from its first token."""
-        drafting = [self._model_drafter.session] if self._model_drafter else []
-        for session in (self.session, *drafting):
+        """Empty both models' cells and what is kept of them: the next prompt is read from its first token."""
+        self.prefixes.clear()
+        for session in self.sessions.values():
             session.rollback(0)
 
     def describe(self) -> dict[str, object]:
@@ -234,10 +269,16 @@ class Engine:
         return {
             "target": _describe(self.target, self.options),
             "draft": _describe(self.draft, self.asked) if self.draft else None,
+            "kept_prefixes": {
+                "count": self.prefixes.count,
+                "max_bytes": self.prefixes.max_bytes,
+                "bytes": self.prefixes.num_bytes,
+            },
         }
 
     def close(self) -> None:
         """Free contexts, then models. Idempotent."""
+        self.prefixes.clear()
         self._free()
 
 

@@ -1,7 +1,16 @@
 """One tree of errors.
 
 Every error a user or an application can cause is a `LocalspecError`. It carries its data as attributes and
-prints as one sentence that names the value, followed by the remedy.
+prints as one sentence that names the value, followed by the remedy. Subclasses stand below their bases here:
+
+    LocalspecError
+      InvalidRequest (also a ValueError): PromptTooLong, NoTokenLeft
+      EngineClosed, EngineBusy, BackendError, MissingPackage, TemplateError, PairingError
+      ModelFileError, ModelLoadError: MemoryShort; LoadCancelled
+      ConversationFileError
+      DecodeError: ContextFull; DecodeCancelled
+      HubError: UnknownPair, NotDownloaded, CatalogueError, StoreError: DiskFull
+        DownloadError: HashMismatch, AccessDenied, FileMissing, SourceUnreachable, OfflineError
 """
 
 from __future__ import annotations
@@ -67,6 +76,18 @@ class ModelLoadError(LocalspecError):
     """llama.cpp could not load the weights or make a context (`path`)."""
 
 
+class MemoryShort(ModelLoadError):
+    """The models do not fit the free memory (`needed`, `free`, both bytes, and `path`)."""
+
+
+class LoadCancelled(LocalspecError):
+    """A load was ended by `Loading.cancel()`; everything it had loaded is freed."""
+
+
+class ConversationFileError(LocalspecError):
+    """A saved conversation cannot be written, read, or used with this model (`path`)."""
+
+
 class DecodeError(LocalspecError):
     """A forward pass failed (`code`, as llama_decode returned it)."""
 
@@ -77,6 +98,10 @@ class DecodeCancelled(LocalspecError):
 
 class ContextFull(DecodeError):
     """llama.cpp found no room for the tokens of this pass."""
+
+
+class StateError(LocalspecError):
+    """Saved cells cannot be used here: damaged, of another model or build, or too many for the context."""
 
 
 class TemplateError(LocalspecError):

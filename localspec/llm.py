@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack, cast
 
 from localspec.answering import answer_chunks, make_request
-from localspec.calibration import Notify, measured_costs, strict_sentence
-from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.control import Controller, FixedLength
+from localspec.background import Loading, LoadProgress
+from localspec.calibration import Notify
+from localspec.conversation import Conversation
 from localspec.engine import Engine, StrPath, engine_options
-from localspec.errors import EngineClosed
-from localspec.hub.catalogue import DEFAULT_PAIR, pair, warnings
-from localspec.hub.folder import read_folder
-from localspec.hub.home import home_folder
-from localspec.hub.hubmodels import paths_on_disk
-from localspec.hub.reference import required_reference
-from localspec.hub.store import Store
+from localspec.errors import LocalspecError
+from localspec.hub.catalogue import DEFAULT_PAIR
 from localspec.hub.usage import record_use
+from localspec.idle import IdleTimer, checked_seconds
 from localspec.llama.backend import close_at_exit
 from localspec.llama.template import ChatTemplate
-from localspec.policy import describe_drafting
-from localspec.preparation import improved_engine, load_engine
 from localspec.request import (
     AnswerOptions,
     Chunk,
@@ -33,13 +27,15 @@ from localspec.request import (
     Messages,
     Request,
     check_draft_tokens,
-    checked_path,
     checked_prompt,
     text_or_items,
 )
+from localspec.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
 from localspec.text.prompt import render_prompt, text_prompt
 from localspec.turns import AnswerStream, Ticket, Turns
+from localspec.weights import Order, Weights
 
+log = logging.getLogger(__name__)
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for a running answer to stop."""
 
@@ -54,67 +50,71 @@ class LLM:
     One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
     """
 
-    def __init__(self, engine: Engine, draft_tokens: int | str = "auto") -> None:
-        """Use `from_pair`, `from_hub` or `from_files`."""
-        self._engine: Engine | None = engine
-        self._draft_tokens = draft_tokens
-        self._home: Path | None = None
-        self._asked_draft: StrPath | None = None
-        self._adaptive: AdaptiveController | None = None
-        self._turns = Turns(engine.cancel)
+    def __init__(self, weights: Weights, unload_after: float | None = None) -> None:
+        """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
+        self._weights = weights
+        self._turns = Turns(weights.cancel)
+        self._idle = None if unload_after is None else IdleTimer(self, unload_after)
         close_at_exit(self)
 
     @classmethod
-    def from_pair(
-        cls,
-        name: str = DEFAULT_PAIR,
-        *,
-        home: StrPath | None = None,
-        draft_tokens: int | str = "auto",
-        notify: Notify = _ignore,
-        **options: Any,
-    ) -> LLM:
-        """Load a pair that `localspec pull` fetched. `options` are those of `EngineOptions`.
+    def load(cls, name_or_target: StrPath, draft: StrPath | None = None, **options: Any) -> LLM:
+        """Load a pair by its name, `org/repo:quant`, a folder, or GGUF files; whatever `name_or_target` is.
 
-        notify: told in a sentence when something takes long. Raises `UnknownPair`, `NotDownloaded` and what
-        `from_files` raises.
+        Arguments and errors are those of `from_pair`, `from_hub`, `from_folder` and `from_files`.
         """
-        store = Store(None if home is None else home_folder(home))
-        target, draft = store.pair_paths(pair(name, store.home), with_draft=not options.get("no_draft"))
-        llm = cls.from_files(
-            target, draft, home=store.home, draft_tokens=draft_tokens, notify=notify, **options
-        )
-        llm.engine.warnings += warnings(name, store.home)
-        return llm
+        home = options.pop("home", None)
+        return cls._from(find(name_or_target, draft, home, with_draft=not options.get("no_draft")), options)
 
     @classmethod
-    def from_folder(cls, folder: StrPath, **options: Any) -> LLM:
+    def load_in_background(
+        cls,
+        name_or_target: StrPath,
+        draft: StrPath | None = None,
+        *,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        **options: Any,
+    ) -> Loading[LLM]:
+        """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises.
+
+        on_progress: called in the loading thread with the stage and the share done.
+        """
+        own = options.pop("notify", _ignore)
+
+        def start(tell: Notify) -> LLM:
+            def notify(sentence: str) -> None:
+                tell(sentence)
+                own(sentence)
+
+            return cls.load(name_or_target, draft, notify=notify, **options)
+
+        return Loading(start, on_progress)
+
+    @classmethod
+    def from_pair(cls, name: str = DEFAULT_PAIR, *, home: StrPath | None = None, **options: Any) -> LLM:
+        """Load a pair that `localspec pull` fetched. Other arguments as for `from_files`.
+
+        Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
+        """
+        return cls._from(find_pair(name, home, with_draft=not options.get("no_draft")), options)
+
+    @classmethod
+    def from_folder(cls, folder: StrPath, *, home: StrPath | None = None, **options: Any) -> LLM:
         """Load a folder that `localspec export` made: it is only read. Arguments as for `from_files`.
 
         Raises `CatalogueError` for a folder that is not whole, and what `from_files` raises.
         """
-        _, target, draft = read_folder(Path(checked_path("folder", folder)))
-        return cls.from_files(target, draft, **options)
+        return cls._from(find_folder(folder, home), options)
 
     @classmethod
     def from_hub(
-        cls,
-        target: str,
-        draft: str | None = None,
-        *,
-        home: StrPath | None = None,
-        draft_tokens: int | str = "auto",
-        notify: Notify = _ignore,
-        **options: Any,
+        cls, target: str, draft: str | None = None, *, home: StrPath | None = None, **options: Any
     ) -> LLM:
         """Load models of a hub's repositories, `org/repo:quant`, that `localspec pull` fetched and pinned.
 
         The network is not used. Arguments as for `from_files`; raises `NotDownloaded` and what that raises.
         """
-        store = Store(None if home is None else home_folder(home))
-        named = [target] if draft is None or options.get("no_draft") else [target, draft]
-        paths = paths_on_disk([required_reference(name) for name in named], store)
-        return cls.from_files(*paths, home=store.home, draft_tokens=draft_tokens, notify=notify, **options)
+        return cls._from(find_on_hub(target, draft, home, with_draft=not options.get("no_draft")), options)
 
     @classmethod
     def from_files(
@@ -124,6 +124,7 @@ class LLM:
         *,
         home: StrPath | None = None,
         draft_tokens: int | str = "auto",
+        unload_after: float | None = None,
         notify: Notify = _ignore,
         **options: Any,
     ) -> LLM:
@@ -133,52 +134,48 @@ class LLM:
         in `home`; where a draft model can pay, a copy of it is requantized there and used if it drafts faster, unless
         `prepare_draft=False`.
 
-        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError` or `BackendError`.
+        unload_after: free the weights when nothing was asked for so many seconds; the next use loads them again.
+        notify: told in a sentence when something takes long. options: those of `EngineOptions`.
+        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort` or `BackendError`.
         """
         draft_tokens = check_draft_tokens(draft_tokens)
-        target = checked_path("target", target)
-        draft = None if draft is None else checked_path("draft", draft)
-        folder = None if home is None else home_folder(home)
-        llm = cls(load_engine(target, draft, engine_options(options), folder, notify), draft_tokens)
-        llm._home, llm._asked_draft = folder, draft
-        strict = llm.engine.options.strict
-        if draft_tokens == "auto" or strict:
-            try:
-                if draft_tokens == "auto":
-                    llm._calibrate(notify, improve=True)
-                if strict:
-                    llm.engine.warnings.append(strict_sentence(llm.engine, folder, notify))
-            except BaseException:
-                llm.close()
-                raise
-        record_use(Path(target), Path(draft) if draft and llm.engine.draft else None, home=folder)
+        seconds = checked_seconds(unload_after)
+        found = find_files(target, draft, home)
+        order = Order(found.target, found.draft, engine_options(options), draft_tokens, found.home)
+        weights = Weights(order, notify)
+        record_use(found.target, found.draft if weights.engine.draft else None, home=found.home)
+        return cls(weights, seconds)
+
+    @classmethod
+    def _from(cls, found: Found, options: dict[str, Any]) -> LLM:
+        llm = cls.from_files(found.target, found.draft, home=found.home, **options)
+        llm._weights.warnings += found.warnings
         return llm
 
     @property
     def engine(self) -> Engine:
-        """Both loaded models. Raises `EngineClosed` after `close`."""
-        if self._engine is None:
-            raise EngineClosed("The engine was closed.", "Load it again.")
-        return self._engine
+        """Both models, loaded again if need be; with `unload_after` hold `using()`. Raises `EngineClosed`."""
+        return self._weights.engine
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the weights are in memory; they may not be with `unload_after`."""
+        return self._weights.loaded
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user about settings that were clamped or ignored at load."""
-        return tuple(self.engine.warnings)
+        return tuple(self._weights.warnings)
 
     @property
     def settings(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
-        settings = self.engine.describe()
-        if isinstance(draft := settings["draft"], dict):
-            asked = str(self._asked_draft)
-            draft["prepared_from"] = None if draft["file"] == asked else asked
-        return {**settings, "draft_tokens": self._draft_tokens, "drafting": self.drafting}
+        return self._weights.settings
 
     @property
     def drafting(self) -> str:
         """Whether tokens are drafted by default, and why not."""
-        return describe_drafting(self.engine, self._adaptive, self._draft_tokens)
+        return self._weights.drafting
 
     @property
     def template(self) -> ChatTemplate:
@@ -200,9 +197,9 @@ class LLM:
         `enable_thinking`. options: those of `AnswerOptions`.
         Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
-        with self._turns.using():
+        with self.using() as engine:
             ids = self.render(messages, tools=tools, template_variables=template_variables)
-            return self._start(ids, options)
+            return self._start(engine, ids, options)
 
     def render(
         self,
@@ -216,10 +213,10 @@ class LLM:
 
         beginning: what the answer begins with, control tokens included; the model takes it for its own.
         """
-        with self._turns.using():
+        with self.using() as engine:
             return render_prompt(
-                self.engine.target.model,
-                self.engine.template,
+                engine.target.model,
+                engine.template,
                 messages,
                 tools=tools,
                 beginning=beginning,
@@ -228,23 +225,27 @@ class LLM:
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
         """Continue a raw prompt, text or token ids; arguments as for `chat`."""
-        with self._turns.using():
+        with self.using() as engine:
             given = text_or_items(prompt)
-            ids = text_prompt(self.engine.target.model, given) if isinstance(given, str) else given
-            return self._start(ids, options)
+            ids = text_prompt(engine.target.model, given) if isinstance(given, str) else given
+            return self._start(engine, ids, options)
 
     def generate(
         self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]
     ) -> Completion:
         """The whole answer to a text, token ids or a conversation; arguments as for `stream` and `chat`."""
-        given = text_or_items(prompt)
-        is_chat = not isinstance(given, str) and any(isinstance(item, Mapping) for item in given)
-        chunks = self.chat(given, **options) if is_chat else self.stream(given, **options)  # type: ignore[arg-type]
         completion = None
-        for chunk in chunks:
+        for chunk in self.start(prompt, **options):
             completion = chunk.completion
         assert completion is not None, "the last chunk carries the completion"
         return completion
+
+    def start(self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:
+        """`chat` for messages, `stream` for a text or token ids."""
+        given = text_or_items(prompt)
+        if not isinstance(given, str) and any(isinstance(item, Mapping) for item in given):
+            return self.chat(given, **options)
+        return self.stream(given, **options)
 
     def tokenize(self, prompt: str | Sequence[int] | Messages) -> list[int]:
         """Token ids of a prompt as `generate` takes it; ids stay as they are. Raises what `chat` and `stream` raise."""
@@ -253,7 +254,7 @@ class LLM:
             if isinstance(given, str):
                 return text_prompt(engine.target.model, given)
             if any(isinstance(item, Mapping) for item in given):
-                return render_prompt(engine.target.model, engine.template, given)
+                return self.render(given)
             return checked_prompt(given, engine.target.n_vocab, sys.maxsize)
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -266,10 +267,20 @@ class LLM:
             known = checked_prompt(ids, engine.target.n_vocab, sys.maxsize) if len(ids) else []
             return b"".join(engine.target.model.piece(token, special=True) for token in known)
 
+    def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
+        """A conversation that keeps its ids; `defaults` hold for its answers. Raises `InvalidRequest`."""
+        return Conversation(self, system, **defaults)
+
     @contextmanager
     def using(self) -> Iterator[Engine]:
         """Both models for short use beside a running answer, such as tokenizing: not freed inside the block."""
         with self._turns.using():
+            yield self.engine
+
+    @contextmanager
+    def exclusive(self) -> Iterator[Engine]:
+        """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
+        with self._turns.turn(self._turns.ticket()):
             yield self.engine
 
     def cancel(self) -> None:
@@ -278,23 +289,35 @@ class LLM:
 
     def forget(self) -> None:
         """Forget the tokens of earlier answers: the next one starts cold, as a measurement must."""
-        with self._turns.turn(self._turns.ticket()):
-            self.engine.forget()
+        with self.exclusive() as engine:
+            engine.forget()
+
+    def unload(self) -> bool:
+        """Free the weights until the next use, unless an answer is running; whether they are freed."""
+        return self._turns.if_idle(0.0, self._weights.unload)
+
+    def unload_if_idle(self, seconds: float) -> float:
+        """Free the weights if nobody used them for `seconds`; returns after how many seconds to look again."""
+        if self._turns.if_idle(seconds, self._weights.unload):
+            return seconds
+        return max(seconds - self._turns.idle_seconds, 0.001)
 
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent."""
+        self._stop()
         self._turns.close()
-        self._free()
+        self._weights.close()
 
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""
+        self._stop()
         if self._turns.close(timeout=EXIT_SECONDS):
-            self._free()
+            self._weights.close()
 
-    def _free(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+    def _stop(self) -> None:
+        if self._idle is not None:
+            self._idle.stop()
+        self._weights.stop_loading()
 
     def __enter__(self) -> LLM:
         return self
@@ -304,34 +327,18 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _start(self, ids: list[int], options: AnswerOptions) -> AnswerStream:
-        request = make_request(self.engine, ids, self._draft_tokens, cast(dict[str, Any], options))
+    def _start(self, engine: Engine, ids: list[int], options: AnswerOptions) -> AnswerStream:
+        default = self._weights.order.draft_tokens
+        try:
+            request = make_request(engine, ids, default, cast(dict[str, Any], options))
+        except LocalspecError as error:
+            log.info("refused: %s", error.message)
+            raise
         ticket = self._turns.ticket()
         return AnswerStream(self._turns, ticket, self._answer(request, ticket))
 
     def _answer(self, request: Request, ticket: Ticket) -> Iterator[Chunk]:
         with self._turns.turn(ticket):
-            yield from answer_chunks(self.engine, self._controller(request.draft_tokens), request, ticket)
-
-    def _controller(self, draft_tokens: int | str) -> Controller:
-        if isinstance(draft_tokens, int):
-            return FixedLength(draft_tokens)
-        return self._adaptive or self._calibrate(_ignore)
-
-    def _calibrate(self, notify: Notify, *, improve: bool = False) -> Controller:
-        """Measure what passes cost, unless nothing would be drafted anyway.
-
-        improve: let a faster copy of the draft take its place.
-        """
-        engine = self.engine
-        if engine.no_draft_reason:
-            return FixedLength(0)
-        costs = measured_costs(engine, self._home, notify=notify)
-        if improve:
-            better = improved_engine(engine, self._asked_draft, costs, self._home, notify)
-            if better is not engine:
-                self._engine = better
-                self._turns = Turns(better.cancel)
-                return self._calibrate(notify)
-        self._adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
-        return self._adaptive
+            # First, for it may load what was freed.
+            engine = self.engine
+            yield from answer_chunks(engine, self._weights.controller(request.draft_tokens), request, ticket)

@@ -25,8 +25,10 @@ from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.hub.store import default_home
 from localspec.llama import context as llama_context
 from localspec.llama.backend import physical_cores
+from localspec.llama.cancel import CancelFlag
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.quantize import bytes_in_format, elements_by_type, requantize
+from localspec.llama.watch import check_cancelled, stage
 
 CANDIDATES = ("q4_0",)
 """Formats tried. CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
@@ -53,6 +55,7 @@ def load_engine(
     options: EngineOptions,
     home: Path | None,
     notify: Notify = lambda sentence: None,
+    cancel: CancelFlag | None = None,
 ) -> Engine:
     """The engine, drafting with the copy that an earlier trial chose here. Raises what `Engine` raises.
 
@@ -60,11 +63,12 @@ def load_engine(
     """
     copy = chosen_copy(draft, options, home)
     if copy is None or draft is None:
-        return Engine(target, draft, options, home, notify)
+        return Engine(target, draft, options, home, notify, cancel)
     try:
-        return Engine(target, copy, options, home, notify)
+        return Engine(target, copy, options, home, notify, cancel)
     except LocalspecError as error:
-        engine = Engine(target, draft, options, home, notify)
+        check_cancelled()
+        engine = Engine(target, draft, options, home, notify, cancel)
         engine.warnings.append(f"The prepared draft was given up: {error.message}")
         with suppress(StoreError):
             forget(Path(draft), home)
@@ -88,6 +92,7 @@ def improved_engine(
             return engine
         trial = try_draft(Path(draft), options, home, notify=notify, loaded=engine.draft)
     except (LocalspecError, OSError) as error:  # a full disk or a read-only home: the draft does as it is
+        check_cancelled()
         notify(f"{Path(draft).name} stays as it is: {error}")
         return engine
     if trial.fault:
@@ -96,7 +101,7 @@ def improved_engine(
         return engine
     target = engine.target.model.path
     engine.close()
-    return load_engine(target, draft, options, home, notify)
+    return load_engine(target, draft, options, home, notify, engine.cancel)
 
 
 def try_draft(
@@ -116,6 +121,7 @@ def try_draft(
     formats = _useful_formats(draft)
     with drafts.lock(source), ExitStack() as opened:
         if formats:
+            stage(f"preparing {draft.name}", 0.90, 0.98)
             notify(f"Preparing {draft.name} for this machine, once (some seconds).")
         contexts = {ORIGINAL: loaded or _open(draft, options, opened)}
         fault = ""
@@ -125,6 +131,7 @@ def try_draft(
                 contexts[name] = _open(copy, options, opened)
             samples = time_token(contexts)
         except (LocalspecError, OSError) as error:
+            check_cancelled()
             if isinstance(error, StoreError):
                 raise
             fault = error.message if isinstance(error, LocalspecError) else str(error)

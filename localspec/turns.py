@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from localspec.errors import EngineBusy, EngineClosed
-from localspec.request import Chunk
+from localspec.request import Chunk, Completion
 
 POLL_SECONDS = 0.01
 
@@ -37,12 +37,37 @@ class AnswerStream(Iterator[Chunk]):
 
     def __init__(self, turns: Turns, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
         self._turns, self._ticket, self._chunks = turns, ticket, chunks
+        self._when_complete: Callable[[Completion], None] = lambda completion: None
+        self._ended = False
         # The generator's frame holds the ticket, and must not hold the stream: dropping that has to end it at once.
         ticket.stream = weakref.ref(self)
 
     def __next__(self) -> Chunk:
         self._ticket.thread = threading.current_thread()
-        return next(self._chunks)
+        try:
+            chunk = next(self._chunks)
+        except BaseException:
+            self._ended = not getattr(self._chunks, "gi_running", False)  # another thread may be reading
+            raise
+        if chunk.completion is not None:
+            self._ended = True
+            self._when_complete(chunk.completion)
+        return chunk
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come: it is complete, it failed, or it was closed."""
+        return self._ended
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was told to end."""
+        return self._ticket.cancelled
+
+    def when_complete(self, tell: Callable[[Completion], None]) -> AnswerStream:
+        """`tell` gets the completion before the last chunk is handed out, in the thread that reads; returns itself."""
+        self._when_complete = tell
+        return self
 
     def cancel(self) -> None:
         """End this answer with finish reason `cancelled`; from any thread, also before it began."""
@@ -51,6 +76,7 @@ class AnswerStream(Iterator[Chunk]):
     def close(self) -> None:
         """End this answer without reading it on."""
         self._chunks.close()  # type: ignore[attr-defined]
+        self._ended = True
 
 
 class Turns:
@@ -63,6 +89,7 @@ class Turns:
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._users = 0
         self._closing = False
+        self._left = time.monotonic()
 
     def ticket(self) -> Ticket:
         """For a new answer."""
@@ -82,6 +109,7 @@ class Turns:
         finally:
             with self._changed:
                 self._users -= 1
+                self._left = time.monotonic()
                 self._changed.notify_all()
 
     @contextmanager
@@ -103,8 +131,27 @@ class Turns:
         finally:
             with self._changed:
                 self._running = None
+                self._left = time.monotonic()
                 self._open.discard(ticket)
                 self._changed.notify_all()
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long nobody has used the engine; 0 while somebody does."""
+        with self._changed:
+            return self._idle_seconds()
+
+    def if_idle(self, seconds: float, action: Callable[[], None]) -> bool:
+        """Do `action`, with everybody kept out, if nobody has used the engine for so long; whether it was done."""
+        with self._changed:
+            busy = self._running is not None or self._users
+            if self._closing or busy or self._idle_seconds() < seconds:
+                return False
+            action()
+            return True
+
+    def _idle_seconds(self) -> float:
+        return 0.0 if self._running is not None or self._users else time.monotonic() - self._left
 
     def cancel(self, tickets: list[Ticket] | None = None) -> None:
         """End these answers, or all that were asked for until now."""

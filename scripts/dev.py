@@ -223,6 +223,9 @@ def compiling() -> str:
 
 # Running
 
+TESTS_FAILED = 1
+"""pytest's exit code for failed tests; others mean that it could not run, or was stopped."""
+
 
 def launch(argv: list[str]) -> int:
     """Become the program, so that signals and the exit code are its own; on Windows wait for it instead."""
@@ -238,6 +241,19 @@ def wait_for(argv: list[str]) -> int:
             return child.wait()
         except KeyboardInterrupt:
             continue  # the child has had Ctrl-C too, and decides what it means
+
+
+def run_tests(args: list[str]) -> int:
+    """One pytest with these arguments; without any, first the tests of the code, two at a time, then, alone, those on
+    the real weights, which want both cores.
+    """
+    pytest = [str(program("python")), "-m", "pytest"]
+    if args:
+        return launch([*pytest, *args])
+    code = wait_for([*pytest, "-m", "not real", "-n", "2"])
+    if code not in (0, TESTS_FAILED):
+        return code
+    return wait_for([*pytest, "-m", "real"]) or code
 
 
 def main(argv: list[str]) -> int:
@@ -259,7 +275,7 @@ def main(argv: list[str]) -> int:
         return launch([str(program("localspec")), "chat", *args])
     if command == "test":
         os.chdir(ROOT)
-        return launch([str(program("python")), "-m", "pytest", *args])
+        return run_tests(args)
     say("Ready: python3 scripts/dev.py chat")
     return 0
 

@@ -9,10 +9,18 @@ import random
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import huggingface_hub
+import huggingface_hub.constants
+import pytest
+
+from localspec.hub import huggingface
 from localspec.hub.catalogue import HubSource, ModelFile, Pair, Source, WheelSource
 from localspec.hub.progress import Progress
+from tests.hubserver import Hub, running_hub
 
 ROOT = Path(__file__).resolve().parents[1]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -62,6 +70,37 @@ def write_wheel(folder: Path, module: str, version: str, member: str, data: byte
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return wheel
+
+
+def sandbox(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """No cache, token, proxy or pip setting of this machine plays a part, here or in child processes."""
+    for name, value in {
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_CACHE": str(folder / "hf" / "hub"),
+        "NO_PROXY": "127.0.0.1,localhost",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder / "wheels"),
+    }.items():
+        patch.setenv(name, value)
+    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        patch.delenv(name, raising=False)
+        patch.delenv(name.lower(), raising=False)
+    patch.delenv("no_proxy", raising=False)
+    patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder / "hf" / "hub"))
+    patch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(folder / "no-token"))
+    patch.setattr(huggingface, "PAUSE_SECONDS", 0.001)
+
+
+@contextmanager
+def hub_of(files: dict[str, bytes], patch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that holds those files; HF_ENDPOINT names it."""
+    huggingface_hub.close_session()
+    with running_hub() as server:
+        server.files |= files
+        patch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+        huggingface_hub.close_session()
 
 
 class Recorder:
@@ -127,3 +166,30 @@ def finished(child: subprocess.Popen[str]) -> tuple[int, str]:
     """The exit code, once it has ended, and what it wrote to stderr."""
     _, errors = child.communicate()
     return child.returncode, errors
+
+
+CLI = """
+import pickle, sys
+pair = pickle.loads(bytes.fromhex(sys.argv[1]))
+exec(sys.argv[2])
+from localspec.hub import catalogue, store
+catalogue.pair = lambda *_, **__: pair
+catalogue.pairs = store.pairs = lambda *_, **__: [pair]
+sys.argv = ["localspec", *sys.argv[3:]]
+from localspec.__main__ import main
+main()
+"""
+
+
+def run_cli(pair: Pair, home: Path, *arguments: str, before: str = "") -> subprocess.Popen[str]:
+    """The real command line in a process of its own, which knows one pair; `before` is run ahead of everything."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CLI, pickle.dumps(pair).hex(), before, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"LOCALSPEC_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )

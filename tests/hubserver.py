@@ -7,19 +7,23 @@ X-Linked-Size and the Location of the bytes on a second origin, as a CDN is; `GE
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
 import secrets
+import socket
+import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 ERRORS: dict[str, tuple[int, dict[str, str]]] = {
+    "expired-token": (401, {"X-Error-Message": 'User Access Token "laptop" is expired'}),
     "bad-token": (401, {"X-Error-Message": "Invalid credentials in Authorization header"}),
     "gated": (
         403,
@@ -36,6 +40,8 @@ ERRORS: dict[str, tuple[int, dict[str, str]]] = {
     "error-503": (503, {}),
 }
 
+CUTTING = ("truncate", "stall", "reset", "trickle")
+
 
 @dataclass
 class Hub:
@@ -46,10 +52,14 @@ class Hub:
     commit:       of every repository's main branch; the bytes are the same at any commit.
     in_git:       paths that are kept by git itself, so that they have no sha256.
     info_fault:   like `fault`, for questions about repositories; also "no-json" and "no-sha".
-    fault:        for requests of metadata: a key of ERRORS, "hang" or "html".
-    cdn_faults:   one per request of bytes: "truncate", "stall", "html", "wrong-range", or of ERRORS.
-    cut:          bytes sent before a truncation or a stall.
+    fault:        for requests of metadata: a key of ERRORS, "hang", "html", "reset", "moved" (the repository has
+                  another name: a relative redirect) or "circle".
+    cdn_faults:   one per request of bytes: a key of ERRORS, "html", "xhtml", "wrong-range", "wrong-total",
+                  "no-range", "unsatisfied", "short" (416 of a shorter file), "gzip", "unsized" (no length), or one
+                  that sends `cut` bytes first: "truncate", "stall", "reset", "trickle" (a byte now and then).
+                  "trickle-headers" sends those so.
     etag, size:   what the metadata say instead of the truth.
+    on_probe:     called at every request of metadata.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -70,6 +80,7 @@ class Hub:
     ranges_asked: list[str | None] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
     cdn_tokens: list[str | None] = field(default_factory=list)
+    on_probe: Callable[[], None] = lambda: None
     endpoint: str = ""
     cdn: str = ""
     closing: threading.Event = field(default_factory=threading.Event)
@@ -90,6 +101,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def reset(self) -> None:
+        """Ends the connection as a crashed machine or a firewall does."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        socket.close(self.connection.detach())
+        self.close_connection = True
+
     def do_HEAD(self) -> None:
         self.hub.probes += 1
         self.resolve()
@@ -106,14 +123,22 @@ class _Handler(BaseHTTPRequestHandler):
     def refused(self, fault: str | None) -> bool:
         """Misbehaves if it should, and says whether it did."""
         self.hub.tokens.append(self.headers.get("Authorization"))
+        if fault is None or (fault == "moved" and "/moved/" in self.path):
+            return False
         if fault == "hang":
             self.hub.closing.wait(30)
             self.close_connection = True
         elif fault == "html":
             self.reply(200, {"Content-Type": "text/html"}, b"<html>log in</html>")
-        elif fault is not None:
+        elif fault == "reset":
+            self.reset()
+        elif fault == "moved":
+            self.reply(307, {"Location": re.sub("^/[^/]+", "/moved", self.path)})
+        elif fault == "circle":
+            self.reply(302, {"Location": self.path})
+        else:
             self.reply(*ERRORS[fault])
-        return fault is not None
+        return True
 
     def info(self, repo: str, commit: str) -> None:
         hub = self.hub
@@ -145,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def resolve(self) -> None:
         hub = self.hub
+        hub.on_probe()
         if self.refused(hub.fault):
             return
         match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", unquote(self.path))
@@ -168,6 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _CdnHandler(_Handler):
+    def setup(self) -> None:
+        super().setup()
+        # What a killed client had not read is lost: little, as far as that is the server's choice.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+
     def resolve(self) -> None:
         hub = self.hub
         fault = hub.cdn_faults.pop(0) if hub.cdn_faults else None
@@ -176,33 +207,59 @@ class _CdnHandler(_Handler):
         body = (hub.repos[f"{org}/{name}"] if hub.repos else hub.files)[path]
         asked = self.headers.get("Range")
         hub.ranges_asked.append(asked)
-        if fault == "html":
-            self.reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>log in</html>")
+        if fault in ("html", "xhtml"):
+            kind = {"html": "text/html; charset=utf-8", "xhtml": "application/xhtml+xml"}[fault]
+            self.reply(200, {"Content-Type": kind}, b"<html>log in</html>")
+        elif fault in ("unsatisfied", "short"):
+            size = len(body) if fault == "unsatisfied" else 7
+            self.reply(416, {"Content-Range": f"bytes */{size}"})
+        elif fault == "trickle-headers":
+            self.trickle(b"HTTP/1.1 200 OK\r\nX-Padding: ")
         elif fault in ERRORS:
             self.reply(*ERRORS[fault])
         else:
             self.send(body, asked, fault)
 
     def send(self, body: bytes, asked: str | None, fault: str | None) -> None:
-        honoured = asked if self.hub.ranges else None
+        hub = self.hub
+        honoured = asked if hub.ranges else None
         first, _, last = (honoured or "bytes=0-").removeprefix("bytes=").partition("-")
         start, stop = int(first), min(int(last) + 1, len(body)) if last else len(body)
         if start >= len(body):
             self.reply(416, {"Content-Range": f"bytes */{len(body)}"})
             return
+        rest = body[start:stop]
         self.send_response(206 if honoured else 200)
-        if honoured:
+        if honoured and fault != "no-range":
             shown = start + 1 if fault == "wrong-range" else start
-            self.send_header("Content-Range", f"bytes {shown}-{stop - 1}/{len(body)}")
-        self.send_header("Content-Length", str(stop - start))
+            total = len(body) + 1 if fault == "wrong-total" else len(body)
+            self.send_header("Content-Range", f"bytes {shown}-{stop - 1}/{total}")
+        if fault == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+            rest = gzip.compress(rest)
+        if fault != "unsized":
+            self.send_header("Content-Length", str(len(rest)))
         self.send_header("Content-Type", "application/octet-stream")
         self.end_headers()
-        rest = body[start:stop]
-        self.stream(rest[: self.hub.cut] if fault in ("truncate", "stall") else rest)
-        if fault == "stall":
-            self.hub.closing.wait(30)
-        if fault in ("truncate", "stall"):
+        self.stream(rest[: hub.cut] if fault in CUTTING else rest)
+        if fault in CUTTING or fault == "unsized":
             self.close_connection = True
+        if fault == "stall":
+            hub.closing.wait(30)
+        elif fault == "reset":
+            self.reset()
+        elif fault == "trickle":
+            self.trickle(rest[hub.cut :])
+
+    def trickle(self, data: bytes) -> None:
+        """Sends a byte now and then, for ever or until the client has gone."""
+        sent = 0
+        with suppress(OSError):
+            while not self.hub.closing.wait(0.01):
+                self.wfile.write(data[sent : sent + 1] or b"x")
+                self.hub.served += 1
+                sent += 1
+        self.close_connection = True
 
     def stream(self, body: bytes) -> None:
         step = 1 << 14

@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from localspec.answering import answer_chunks, make_request
+from localspec.answering import answer_chunks, make_request, sampler_of
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.logprobs import token_logprob
@@ -15,6 +16,7 @@ from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
 from localspec.decoding.session import Session
 from localspec.errors import InvalidRequest
 from localspec.policy import choose_rule
+from localspec.prefixes import KeptPrefixes
 from localspec.turns import Ticket
 
 from .fakes import FakeContext, blended, model_drafter, random_model
@@ -40,12 +42,13 @@ class FakeEngine:
     ) -> None:
         context = FakeContext(TARGET, V, n_ctx=n_ctx)
         model = SimpleNamespace(
-            piece=lambda token: bytes([97 + token]),
+            piece=lambda token, special=False: bytes([97 + token]),
             eog_tokens=eog,
             tokenize=lambda text, **_options: [ord(letter) - 97 for letter in text],
         )
         self.target = SimpleNamespace(model=model, n_vocab=V, n_ctx=n_ctx)
         self.session = Session(context)
+        self.prefixes = KeptPrefixes(0, 0)
         self._drafter = DRAFTERS[drafter]()
 
     def drafter(self, **_options: Any) -> Any:
@@ -260,3 +263,45 @@ def test_a_failing_callback_is_the_callers_own_and_the_engine_goes_on(plain):
     with pytest.raises(ZeroDivisionError, match="the caller's"):
         list(chunks_of(engine, logits_processors=[fail]))
     assert checked(engine)[0].ids == plain.ids
+
+
+@pytest.mark.parametrize("returned", ["a text", ["x"] * V, {"a": 1}, object()])
+def test_what_a_processor_returns_is_checked(returned):
+    with pytest.raises(InvalidRequest, match="A logits processor returned"):
+        list(chunks_of(FakeEngine(), logits_processors=[lambda ids, logits: returned]))
+
+
+def test_a_processor_that_spoils_its_ids_spoils_nothing_else():
+    seen = []
+
+    def spoil(ids, logits):
+        ids.clear()
+
+    def watch(ids, logits):
+        seen.append(tuple(ids))
+
+    plain = list(chunks_of(FakeEngine("perfect")))[-1].completion
+    spoilt = list(chunks_of(FakeEngine("perfect"), logits_processors=[spoil, watch]))[-1].completion
+    assert (spoilt.ids, spoilt.drafted) == (plain.ids, plain.drafted)
+    sequence = (*PROMPT, *plain.ids)
+    assert {ids for ids in seen if len(ids) < len(sequence)} <= {
+        sequence[:length] for length in range(len(PROMPT), len(sequence))
+    }
+
+
+def test_a_processor_sees_rows_of_the_targets_width_whatever_the_draft_lacks():
+    """A callback that names any id of the target works with a draft as it does without one."""
+    widths = set()
+
+    def favour_last(ids, logits):
+        widths.add(logits.shape)
+        logits[V - 1] += 0.5
+        return logits * 0.5
+
+    engine = FakeEngine()
+    request = make_request(engine, PROMPT, 3, {"logits_processors": [favour_last], "temperature": 1.0})
+    shape = sampler_of(engine, request)
+    shorter = shape(np.linspace(0, 1, V - 4, dtype=np.float32), PROMPT)
+    shape(np.linspace(0, 1, V, dtype=np.float32), PROMPT)
+    assert widths == {(V,)}
+    assert shorter.tokens.max() < V - 4

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 from localspec import LLM
 from localspec.errors import FileMissing
 from localspec.hub.catalogue import own_folder, pair
-from localspec.hub.pair import LocalSource
+from localspec.hub.pair import HubSource, LocalSource
 from localspec.hub.pull import pull
 from localspec.hub.store import Store
-from localspec.llama.metadata import read_metadata
+from tests.hubserver import Hub, running_hub
 from tests.storekit import Shelf, run
 from tests.tinygguf import write_llama
 
@@ -141,38 +142,68 @@ def test_a_target_must_be_given_and_be_a_model(shelf: Shelf) -> None:
 
 
 @pytest.fixture
-def hub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """References as the hub room resolves them, here from the tiny pair; what was asked for."""
-    asked: list[object] = []
-    by_name = {f"someone/{file.file.removesuffix('.gguf')}:F32": file for file in shelf.pair.files}
-    reference, remote = ModuleType("localspec.hub.reference"), ModuleType("localspec.hub.remote")
+def hub(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with the tiny pair, and with a split model."""
+    (folder := tmp_path / "split").mkdir()
+    write_llama(folder / "big-Q6_K.gguf", seed=5, per_part=8)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    huggingface_hub.close_session()
+    with running_hub() as server:
+        server.repos["someone/tiny"] = {
+            f"{role}-F32.gguf": path.read_bytes()
+            for role, path in zip(("target", "draft"), shelf.originals, strict=True)
+        }
+        server.repos["someone/split"] = {f"q6/{path.name}": path.read_bytes() for path in folder.iterdir()}
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+        huggingface_hub.close_session()
 
-    def resolve(name: str, *, offline: bool, home: Path) -> object:
-        asked.append((name, offline, home))
-        return by_name[name]
 
-    reference.parse_reference = lambda text: text if text in by_name else None  # type: ignore[attr-defined]
-    reference.resolve = resolve  # type: ignore[attr-defined]
-    remote.read_remote_metadata = (  # type: ignore[attr-defined]
-        lambda file: read_metadata(shelf.elsewhere / file.file)
-    )
-    monkeypatch.setitem(sys.modules, reference.__name__, reference)
-    monkeypatch.setitem(sys.modules, remote.__name__, remote)
-    return asked
-
-
-def test_models_of_a_hub(shelf: Shelf, hub: list[object]) -> None:
-    printed = add("mine", "-m", "someone/tiny-target:F32", "-md", "someone/tiny-draft:F32", "--offline")
+def test_models_of_a_hub_are_pinned_and_fetched_by_pull(shelf: Shelf, hub: Hub) -> None:
+    references = ("someone/tiny:target-F32.gguf", "someone/tiny:draft-F32.gguf")
+    printed = add("mine", "-m", references[0], "-md", references[1])
     assert printed.splitlines()[-1] == "localspec pull mine"
+    assert not list((shelf.home / "files").iterdir())
     made = pair("mine")
-    assert made.files == shelf.pair.files
-    assert hub == [(f"someone/{name}:F32", True, shelf.home) for name in ("tiny-target", "tiny-draft")]
+    assert [file.sha256 for file in made.files] == [file.sha256 for file in shelf.pair.files]
+    assert [isinstance(file.sources[0], HubSource) for file in made.files] == [True, True]
+    pulled = pull(made, store=Store())
+    assert [path.read_bytes() for path in pulled if path] == [path.read_bytes() for path in shelf.originals]
 
 
-def test_a_model_of_a_hub_with_a_file_of_ones_own(
-    shelf: Shelf, hub: list[object], mine: tuple[Path, Path]
+def test_a_split_model_of_a_hub_with_a_draft_of_ones_own(
+    shelf: Shelf, hub: Hub, mine: tuple[Path, Path]
 ) -> None:
-    add("mine", "-m", "someone/tiny-target:F32", "-md", mine[1])
+    add("mine", "-m", "someone/split:Q6_K", "-md", mine[1])
     made = pair("mine")
-    assert made.target == shelf.pair.target
+    assert len(made.target.parts) > 1
     assert made.draft is not None and made.draft.local_paths == (mine[1],)
+    pull(made, store=Store())
+    with LLM.from_pair("mine", home=shelf.home, draft_tokens=2, n_ctx=128) as llm:
+        assert llm.generate("a", max_tokens=2).finish_reason == "length"
+    (line,) = [line for line in run("list").stdout.splitlines() if line.startswith("mine ")]
+    assert "Q6_K + F32" in line
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_draft_of_a_hub_is_judged_before_it_is_fetched(shelf: Shelf, tmp_path: Path) -> None:
+    other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
+    result = run("add", "mine", "-m", other, "-md", "someone/tiny:draft-F32.gguf")
+    assert (result.exit_code, "cannot draft for other.gguf" in result.stderr) == (1, True)
+    assert "has not been pulled, and --offline" in run("add", "m", "-m", "someone/tiny", "--offline").stderr
+    assert not shelf.home.exists()
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_model_that_was_pulled_by_name_is_listed_shown_and_verified(shelf: Shelf) -> None:
+    name = "someone/tiny:target-F32.gguf"
+    assert f"Run `localspec pull {name}`." in run("show", name).stderr
+    assert run("pull", name, "-q").exit_code == 0
+    assert f"\n{name} " in run("list").stdout
+    shown = run("show", name).stdout
+    assert "context     512 tokens" in shown and "from Hugging Face, someone/tiny" in shown
+    assert run("verify", name, "-q").stdout == "1 file checked, 0 damaged.\n"
+    assert run("prune").stdout == "Nothing to remove.\n"

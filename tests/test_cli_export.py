@@ -162,6 +162,29 @@ def test_a_file_of_ones_own_is_shipped_from_where_it_lies(shelf: Shelf, out: Pat
     assert read_folder(out)[1].read_bytes() == shelf.originals[0].read_bytes()
 
 
+def test_a_split_model_is_shipped_in_its_parts(shelf: Shelf, out: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "split").mkdir()
+    first = write_llama(folder / "mine.gguf", seed=5, per_part=8)
+    draft = write_llama(folder / "draft.gguf", seed=5, noise=0.05, per_part=8)
+    assert run("add", "mine", "-m", first, "-md", draft, "-q").exit_code == 0
+    assert run("export", "mine", out, "-q").exit_code == 0
+    assert [path.name for path in sorted(out.glob("*.gguf"))] == [
+        path.name for path in sorted(folder.iterdir())
+    ]
+    for path in folder.iterdir():
+        path.unlink()
+    with LLM.from_folder(out, draft_tokens=2, n_ctx=128) as llm:
+        assert llm.generate("a", max_tokens=2).finish_reason == "length"
+    sorted(out.glob("mine-*.gguf"))[-1].unlink()
+    with pytest.raises(CatalogueError, match=r"mine-.*\.gguf is missing"):
+        LLM.from_folder(out)
+
+
+def test_a_model_of_a_hub_needs_a_name(shelf: Shelf, out: Path) -> None:
+    result = run("export", "some/repo:Q8_0", out)
+    assert (result.exit_code, "Run `localspec add NAME -m some/repo:Q8_0`" in result.stderr) == (1, True)
+
+
 # Resumed, atomic, room
 
 
@@ -239,6 +262,28 @@ def test_a_folder_with_other_things_is_refused(shelf: Shelf, out: Path) -> None:
     result = run("export", "tiny", out)
     assert (result.exit_code, "holds other things, such as thesis.txt" in result.stderr) == (1, True)
     assert names(out) == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENCE.txt", "tiny-target.gguf", "tiny-draft.gguf"])
+def test_files_that_only_have_the_names_are_not_replaced(shelf: Shelf, out: Path, name: str) -> None:
+    places = {place.name: place for place in shelf.fill()}
+    out.mkdir(parents=True)
+    mine = b"x" * places[name].stat().st_size if name in places else b"years of work\n"
+    (out / name).write_bytes(mine)
+    result = run("export", "tiny", out)
+    assert (result.exit_code, f"holds other things, such as {name}" in result.stderr) == (1, True)
+    assert names(out) == [name]
+    assert (out / name).read_bytes() == mine
+
+
+def test_an_export_that_has_changed_is_brought_up_to_date(shelf: Shelf, out: Path) -> None:
+    (target, _) = shelf.fill()
+    assert run("export", "tiny", out).exit_code == 0
+    (out / "README.md").write_text("of another version", encoding="utf-8")
+    (out / target.name).write_bytes(b"damaged")
+    assert run("export", "tiny", out).exit_code == 0
+    assert (out / target.name).read_bytes() == target.read_bytes()
+    assert (out / "README.md").read_text(encoding="utf-8").startswith("# tiny")
 
 
 def test_a_file_where_the_folder_should_be(shelf: Shelf, out: Path) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from localspec import LLM
 from localspec.cli import loading, main
 from localspec.errors import InvalidRequest, NotDownloaded
-from localspec.hub import huggingface
+from localspec.hub import huggingface, remote
 from tests.hubserver import Hub, running_hub
 from tests.tinygguf import write_llama
 
@@ -239,3 +239,25 @@ def test_the_api_opens_no_connection(tmp_path: Path) -> None:
     assert caught.value.missing == [TARGET, DRAFT]
     with pytest.raises(NotDownloaded, match=f"{TARGET} is not on this disk"):
         LLM.from_hub(TARGET, DRAFT, home=tmp_path, no_draft=True)
+
+
+@pytest.mark.parametrize("target", [TARGET, SPLIT])
+def test_check_looks_at_both_headers_and_leaves_the_weights(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr(remote, "FIRST_BYTES", 2000)
+    done = run("check", target, DRAFT, "-c", "128", "--json")
+    assert done.exit_code == 0, done.output
+    judged = json.loads(done.stdout)
+    assert judged["sentence"].startswith("draft-Q8_0.gguf can draft for Tiny-")
+    assert judged["memory"]["target"]["weights"] > 400_000 > 10 * hub.served
+    assert not (tmp_path / "store" / "files").exists()
+    offline = run("check", target, DRAFT, "--offline")
+    assert offline.exit_code == 1 and f"localspec pull {target}" in offline.stderr
+
+
+def test_check_of_what_was_pulled_needs_no_network(hub: Hub) -> None:
+    assert run("pull", TARGET, "-md", DRAFT).exit_code == 0
+    served = hub.served
+    assert run("check", TARGET, DRAFT, "--offline").exit_code == 0
+    assert hub.served == served

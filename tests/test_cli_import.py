@@ -217,10 +217,37 @@ def test_the_same_file_twice_is_no_pair(shelf: Shelf) -> None:
     assert (result.exit_code, "is given twice" in result.stderr) == (1, True)
 
 
-def test_a_split_model_says_how_to_join_it(shelf: Shelf, tmp_path: Path) -> None:
-    part = write_llama(tmp_path / "p-00001-of-00002.gguf", extra={"split.count": 2, "split.no": 0})
-    result = run("import", "--name", "mine", part)
-    assert (result.exit_code, "part 1 of 2 of a split model" in result.stderr) == (1, True)
+def test_a_split_model_comes_whole(shelf: Shelf, tmp_path: Path, links: bool) -> None:
+    (folder := tmp_path / "split").mkdir()
+    first = write_llama(folder / "mine.gguf", seed=5, per_part=8)
+    parts = sorted(folder.iterdir())
+    assert len(parts) > 1
+    refused = run("import", "--name", "mine", parts[1])
+    assert (refused.exit_code, f"Give its first part {first.name}." in refused.stderr) == (1, True)
+    assert run("import", "-q", "--name", "mine", first).exit_code == 0
+    made = pair("mine")
+    assert [part.file for part in made.target.parts] == [path.name for path in parts]
+    assert [part.local_paths for part in made.target.parts] == [(path,) for path in parts]
+    for path in parts:
+        path.unlink()
+    with LLM.from_pair("mine", home=shelf.home, draft_tokens=0, n_ctx=128) as llm:
+        assert llm.generate("a", max_tokens=2).finish_reason == "length"
+    assert run("verify", "mine", "-q").stdout == f"{len(parts)} files checked, 0 damaged.\n"
+    assert run("prune").stdout == "Nothing to remove.\n"
+    assert run("rm", "mine", "-y").exit_code == 0
+    assert list((shelf.home / "files").iterdir()) == []
+
+
+def test_parts_of_a_known_split_model_are_recognised(shelf: Shelf, tmp_path: Path) -> None:
+    (folder := tmp_path / "split").mkdir()
+    first = write_llama(folder / "mine.gguf", seed=5, per_part=8)
+    parts = sorted(folder.iterdir())
+    assert run("add", "mine", "-m", first, "-q").exit_code == 0
+    assert run("import", "-q", *reversed(parts)).exit_code == 0
+    target = shelf.store.held(pair("mine").target)
+    assert target is not None and [path.name for path in sorted(target.parent.iterdir())] == [
+        path.name for path in parts
+    ]
 
 
 # Several at once

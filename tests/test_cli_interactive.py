@@ -11,13 +11,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli.answer import Answer, attempt_seed
+from localspec.cli.answer import Answer
 from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.interactive import COMMANDS, Chat
 from localspec.cli.options import ModelOptions, model_options
 from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
 from localspec.errors import PromptTooLong, StoreError
+from localspec.seeds import attempt_seed
 from tests.fake_llm import FakeLLM
 
 

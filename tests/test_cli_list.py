@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
-from pathlib import Path
 
 import pytest
 
@@ -131,8 +130,10 @@ def test_loading_notes_when(shelf: Shelf) -> None:
     assert draft is not None and last_use(draft, shelf.home) == when
 
 
-def test_a_file_that_failed_to_load_was_not_used(shelf: Shelf, tmp_path: Path) -> None:
-    other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
+def test_a_file_that_failed_to_load_was_not_used(shelf: Shelf) -> None:
+    other = write_llama(
+        shelf.elsewhere / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)}
+    )
     with pytest.raises(PairingError):
         LLM.from_files(shelf.originals[0], other, home=shelf.home, draft_tokens=2)
     assert last_use(shelf.originals[0], shelf.home) is None
@@ -250,12 +251,13 @@ def test_show_of_a_pair_that_is_here(shelf: Shelf) -> None:
     copy = shelf.prepare_draft(bytes(2000))
     shown = run("show", "tiny", "-c", "100").stdout
     assert all(str(place) in shown for place in places)
-    assert "tiny-draft.gguf can draft for tiny-target.gguf." in shown
+    assert "tiny-draft.gguf can draft for tiny-target.gguf: " in shown
     assert "with -t 2: drafts with q4_0 (original 15.0 ms, q4_0 9.0 ms a token)" in shown
     assert "prepared drafts, 2 kB:" in shown
     facts = json.loads(run("show", "tiny", "-c", "100", "--json").stdout)
     # Two layers, two heads of 16 elements for K and V in F16, and as much for the draft.
     cache = 2 * (2 * 2 * 2 * 16 * 2 * 100)
+    assert facts["judgement"]["verdict"] == "fits"
     assert facts["memory"] == {"context": 100, "bytes": shelf.pair.bytes + cache}
     assert facts["prepared"]["copies"] == [{"format": "q4_0", "path": str(copy), "bytes": 2000}]
     assert [file["format"] for file in facts["files"]] == ["F32", "F32"]

@@ -14,7 +14,9 @@ from filelock import FileLock
 from localspec.cli import prune
 from localspec.hub.own import keep_pair
 from localspec.hub.pair import LocalSource
+from localspec.hub.pins import Pins, hub_model, pinned_pair
 from localspec.hub.pruning import LOCK_AGE, left_overs
+from tests.hubkit import REVISION
 from tests.storekit import Shelf, listing, run
 
 UNKNOWN = "f0" * 32
@@ -73,13 +75,43 @@ def test_a_partial_that_is_being_fetched_stays(shelf: Shelf) -> None:
 
 def test_what_was_pinned_by_name_is_known(shelf: Shelf) -> None:
     shelf.store.prepare()
-    put(shelf.home / "files" / UNKNOWN / "some.gguf")
+    whole = hub_model("some/repo", REVISION, [("some.gguf", 1000, UNKNOWN)])
+    names = [f"x-0000{i}-of-00002.gguf" for i in (1, 2)]
+    split = hub_model("some/repo", REVISION, [(name, 1000, str(i) * 64) for i, name in enumerate(names)])
+    places = [put(shelf.store.place_of(piece)) for file in (whole, split) for piece in file.pieces]
     put(shelf.home / "partial" / f"{UNKNOWN}.part")
-    assert set(reasons(shelf)) == {f"{UNKNOWN}.part", "some.gguf"}
-    pin = shelf.home / "references" / "some.toml"
-    pin.parent.mkdir()
-    pin.write_text(f'sha256 = "{UNKNOWN}"\n', encoding="utf-8")
-    assert reasons(shelf) == {f"{UNKNOWN}.part": "a partial file whose file is complete"}
+    put(shelf.home / "partial" / f"{'0' * 64}.part")
+    assert set(reasons(shelf).values()) == {
+        "a partial file whose file is complete", "a partial file that no pair needs", "a model of no known pair",
+    }  # fmt: skip
+    for name, file in (("some/repo:F32", whole), ("some/repo:Q8_0", split)):
+        Pins(shelf.home).put(pinned_pair(name, "MIT", file))
+    assert reasons(shelf) == {
+        f"{UNKNOWN}.part": "a partial file whose file is complete",
+        f"{'0' * 64}.part": "a partial file whose file is complete",
+    }
+    for name in ("some/repo:F32", "some/repo:Q8_0"):
+        Pins(shelf.home).remove(name)
+    assert run("prune", "-y").exit_code == 0
+    assert not any(place.parent.exists() for place in places)
+
+
+@pytest.mark.parametrize("place", ["pairs/mine.toml", "references/some.json"])
+def test_where_a_pair_cannot_be_read_its_models_stay(shelf: Shelf, place: str) -> None:
+    """Nobody knows then which models of no known pair are its own."""
+    shelf.store.prepare()
+    kept = [
+        put(shelf.home / "files" / UNKNOWN / "some.gguf"),
+        put(shelf.home / "partial" / f"{'0' * 64}.part"),
+    ]
+    broken = put(shelf.home / place)
+    result = run("prune", "-y")
+    assert (result.exit_code, result.stdout) == (0, "Nothing to remove.\n")
+    assert "stay: not every pair can be read" in result.stderr and broken.name in result.stderr
+    assert all(path.exists() for path in kept)
+    broken.unlink()
+    assert run("prune", "-y").exit_code == 0
+    assert not any(path.exists() for path in kept)
 
 
 def test_prepared_drafts_without_their_draft(shelf: Shelf) -> None:
@@ -163,7 +195,7 @@ def test_whole_models_of_no_pair_are_asked_for(
     assert whole.exists() is not removed
     assert whole.parent.exists() is not removed
     if not removed:
-        assert f"{whole} stays: it is a model file of no known pair, 1 kB." in result.stderr
+        assert f"{whole.parent} stays: it is a model of no known pair, 1 kB." in result.stderr
 
 
 def test_a_dry_run_changes_nothing(shelf: Shelf) -> None:

@@ -306,3 +306,27 @@ def test_a_child_that_ignores_ctrl_c_is_killed_at_the_second_one(monkeypatch: py
     monkeypatch.setattr(dev_progress, "poll", second_ctrl_c)
     dev_progress.stop(child)
     assert child.returncode not in (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected", "runs"),
+    [([0, 0], 0, 2), ([1, 0], 1, 2), ([0, 1], 1, 2), ([2], 2, 1), ([130], 130, 1)],
+)
+def test_all_tests_are_two_runs_of_which_a_stopped_one_is_the_last(codes, expected, runs, monkeypatch):
+    """The weights want both cores: their tests run alone, also after failures, and not after Ctrl-C."""
+    calls: list[list[str]] = []
+
+    def wait_for(argv: list[str]) -> int:
+        calls.append(argv[3:])
+        return codes[len(calls) - 1]
+
+    monkeypatch.setattr(dev, "wait_for", wait_for)
+    assert dev.run_tests([]) == expected
+    assert calls == [["-m", "not real", "-n", "2"], ["-m", "real"]][:runs]
+
+
+def test_with_arguments_there_is_one_run_with_them(monkeypatch):
+    calls: list[list[str]] = []
+    monkeypatch.setattr(dev, "launch", lambda argv: calls.append(argv[1:]) or 0)
+    assert dev.run_tests(["-k", "law"]) == 0
+    assert calls == [["-m", "pytest", "-k", "law"]]

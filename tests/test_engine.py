@@ -433,7 +433,7 @@ def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain, monkeypatc
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
     monkeypatch.setattr(AdaptiveController, "rate", lambda *_: 1.0)
-    before, llm._adaptive = llm._adaptive, AdaptiveController(cheap, cheap)
+    before, llm._weights.adaptive = llm._weights.adaptive, AdaptiveController(cheap, cheap)
     try:
         text = (
             b"".join(llm.engine.target.model.piece(token) for token in plain)
@@ -442,5 +442,5 @@ def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain, monkeypatc
         )
         answer = llm.generate("abc", max_tokens=200, draft_tokens="auto", prediction=text, **GREEDY)
     finally:
-        llm._adaptive = before
+        llm._weights.adaptive = before
     assert answer.ids == plain and answer.stats.accepted > 0

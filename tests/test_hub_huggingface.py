@@ -8,18 +8,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, HashMismatch, SourceUnreachable
-from localspec.hub import endpoint, hubfile, huggingface
+from localspec.hub import endpoint, hubfile
 from localspec.hub.catalogue import ModelFile
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.partial import Partial
 from localspec.hub.progress import Reporter
-from tests.hubkit import HUB, Recorder, content, model_file
-from tests.hubserver import Hub, running_hub
+from tests.hubkit import HUB, Recorder, content, hub_of, make_pair, model_file, run_cli, sandbox
+from tests.hubserver import Hub
 
 BODY = content(1, 300_000)
 FILE = model_file("model.gguf", BODY)
@@ -27,17 +26,10 @@ FILE = model_file("model.gguf", BODY)
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    huggingface_hub.close_session()
-    with running_hub() as server:
-        server.files["model.gguf"] = BODY
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
-        monkeypatch.setattr(huggingface, "PAUSE_SECONDS", 0.001)
+    sandbox(monkeypatch, tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
+    with hub_of({"model.gguf": BODY}, monkeypatch) as server:
         yield server
-        huggingface_hub.close_session()
 
 
 @pytest.fixture
@@ -127,6 +119,7 @@ def test_a_transfer_that_never_gets_further_ends(hub: Hub, partial: Partial, fau
     ("fault", "token", "kind", "words"),
     [
         ("bad-token", "hf_old", AccessDenied, "refuses the token: it is wrong or has expired"),
+        ("expired-token", "hf_old", AccessDenied, "refuses the token: it is wrong or has expired"),
         ("gated", "hf_good", AccessDenied, "is gated: its licence must be accepted"),
         ("gated-anonymous", None, AccessDenied, "is gated: its licence must be accepted"),
         ("forbidden", None, AccessDenied, "forbids access to someone/some-GGUF"),
@@ -138,6 +131,8 @@ def test_a_transfer_that_never_gets_further_ends(hub: Hub, partial: Partial, fau
         ("error-500", None, SourceUnreachable, "answered with server error 500"),
         ("error-503", None, SourceUnreachable, "answered with server error 503"),
         ("html", None, SourceUnreachable, "does not answer as a model hub does"),
+        ("reset", None, SourceUnreachable, "cannot be reached"),
+        ("circle", None, SourceUnreachable, "cannot be reached (TooManyRedirects"),
     ],
 )
 def test_each_refusal_has_its_sentence(
@@ -279,3 +274,23 @@ def test_an_error_of_the_callback_passes_and_keeps_the_bytes(partial: Partial) -
         HubFetcher().fetch(FILE, HUB, partial, Reporter(FILE.file, FILE.bytes, stop))
     assert BODY.startswith(partial.path.read_bytes())
     assert partial.size > 0
+
+
+@pytest.mark.parametrize("token", [None, "hf_old"])
+def test_the_command_has_four_sentences_for_gated_token_missing_and_down(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    said = []
+    for fault in ("gated", "bad-token", "no-repo", "error-503"):
+        hub.fault = fault
+        child = run_cli(make_pair(FILE), tmp_path / "home", "pull", "small", "-q")
+        output, errors = child.communicate()
+        assert (child.returncode, output) == (1, "")
+        assert errors.startswith("error: The pair small is not complete: model.gguf missing. ")
+        assert "Traceback" not in errors
+        said.append(errors)
+    # Without a token, a hub's 401 means that there is nothing one may see.
+    assert len(set(said)) == (4 if token else 3)
+    assert hub.probes == 4

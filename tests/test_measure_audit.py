@@ -13,6 +13,7 @@ from scipy import stats
 from localspec import LLM
 from localspec.decoding.classes import WidthClass
 from localspec.decoding.session import Session
+from localspec.errors import PromptTooLong
 from localspec.measure import audit_seed
 from localspec.measure.audit import PARTS, Audit, AuditOptions, audit_report
 from localspec.measure.audit_classes import audit_classes
@@ -80,6 +81,14 @@ def test_a_sound_engine_passes_every_part_and_progress_rises_to_the_end(llm: LLM
     drafted = [test for test in report["parts"]["sampled"]["tests"] if test["drafter"] != "no draft"]
     assert {test["rule"] for test in drafted} == {"rejection", "block", "coupled"}
     assert all(test["drafted"] > 0 for test in drafted)
+
+
+def test_a_prompt_that_the_context_cannot_hold_is_refused_at_once(llm: LLM) -> None:
+    shown: list[str] = []
+    audit = Audit(llm, options(), lambda label, share: shown.append(label))
+    with pytest.raises(PromptTooLong):
+        list(audit.run([*PROMPTS, Prompt("long", ("word " * 600,))]))
+    assert shown == []
 
 
 def test_only_the_parts_asked_for_run(llm: LLM) -> None:

@@ -123,6 +123,12 @@ def test_sliding_window_and_recurrent(tmp_path: Path) -> None:
     assert read_metadata(tinygguf.write_llama(tmp_path / "l.gguf", template=None)).chat_template is None
 
 
+def test_a_table_of_experts_is_no_weight(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(build(tensors=(tensor("blk.0.ffn_gate_tid2eid.weight", [8, 2], kind=26),)))
+    assert read_metadata(path).n_vocab == 2
+
+
 def test_non_ascii_path(tmp_path: Path, tiny: Path) -> None:
     path = tmp_path / "modèle 模型.gguf"
     path.write_bytes(tiny.read_bytes())
@@ -273,6 +279,13 @@ def test_other_kinds_of_file(refusal, content: bytes, what: str) -> None:  # typ
         (build(tensors=(TENSOR, TENSOR)), "occurs twice"),
         (build(tensors=(tensor("w", [8, 2], kind=99),)), "unknown type 99"),
         (build(tensors=(tensor("w", [8, 2], kind=12),)), "not a multiple of 256"),
+        # Over these the C library ends the process when it computes, with an assertion or a null pointer.
+        (build(tensors=(tensor("w", [8, 2], kind=28),)), "the type F64, which no weights have"),
+        (build(tensors=(tensor("w", [256, 2], kind=15),)), "the type Q8_K, which no weights have"),
+        (build(tensors=(tensor("w", [8, 2], kind=26),)), "the type I32, which no weights have"),
+        (build(tensors=(tensor("v", [32, 1], kind=8),)), "computes it in F32 only"),
+        (build(tensors=(tensor("blk.0.attn_q_norm.weight", [8, 2], kind=1),)), "computes it in F32 only"),
+        (build(tensors=(tensor("blk.0.ssm_a", [8, 2], kind=30),)), "computes it in F32 only"),
         (build(tensors=(tensor("w", [1] * 5),)), "5 dimensions"),
         (build(tensors=(tensor("w", [1 << 40, 1 << 40]),)), "absurd shape"),
         (build(tensors=(tensor("w" * 64, [8, 2]),)), "length of 64"),

@@ -19,6 +19,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Metadata:
 
 
 def draft_with(target: Metadata, **changes: object) -> Metadata:
+    if "tokens" in changes:  # its special tokens were those of the old vocabulary
+        changes = {"bos_id": None, "eos_id": None, "key_values": {}, "token_types": b"", **changes}
     draft = replace(target, path=Path("draft.gguf"), **changes)  # type: ignore[arg-type]
     return replace(draft, n_vocab=len(draft.tokens))
 

@@ -60,7 +60,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     monkeypatch.setattr(preparation, "time_token", machine.time_token)
-    monkeypatch.setattr("localspec.llm.measured_costs", machine.costs)
+    monkeypatch.setattr("localspec.weights.measured_costs", machine.costs)
     return machine
 
 

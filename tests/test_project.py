@@ -21,7 +21,10 @@ from localspec.cli import main
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PUBLIC_NAMES = {"LLM", "Chunk", "Completion", "LocalspecError", "SamplingParams", "__version__"}
+PUBLIC_NAMES = {
+    "LLM", "AnswerOptions", "AnswerStream", "Chunk", "Completion", "Conversation", "LoadCancelled", "LoadProgress",
+    "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams", "__version__", "memory_needed",
+}  # fmt: skip
 LINT_IMPORTS = (
     "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
 )

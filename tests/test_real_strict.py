@@ -58,7 +58,7 @@ def test_ids_do_not_depend_on_the_controller(strict_llm, context, monkeypatch):
     target = CostTable({width: step * factor for width, factor in curve.items()})
     controller = AdaptiveController(target, CostTable({1: 0.05 * step, 32: 0.2 * step}))
     monkeypatch.setattr(controller, "rate", lambda _length: 1 / step)
-    monkeypatch.setattr(strict_llm, "_adaptive", controller)
+    monkeypatch.setattr(strict_llm._weights, "adaptive", controller)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
     for settings in ({"temperature": 0}, {"seed": 3}):
@@ -115,3 +115,12 @@ def test_sampled_rows_repeat_with_a_seed_whatever_ran_before(strict_llm):
     first = strict_llm.generate(SHORT, max_tokens=24, seed=11)
     strict_llm.generate(LONG, max_tokens=3)
     assert strict_llm.generate(SHORT, max_tokens=24, seed=11).ids == first.ids
+
+
+def test_log_probabilities_do_not_depend_on_drafting(strict_llm):
+    settings = {"seed": 8, "max_tokens": 24, "logprobs": 3}
+    plain = strict_llm.generate(SHORT, draft_tokens="off", **settings)
+    drafted = strict_llm.generate(SHORT, draft_tokens=3, **settings)
+    assert any(drafted.drafted) and not any(plain.drafted)
+    assert [entry.token for entry in plain.logprobs] == list(plain.ids)
+    assert drafted.logprobs == plain.logprobs

@@ -55,6 +55,18 @@ def byte_vocab(n_vocab: int = N_VOCAB, *, changed: Mapping[int, str] | None = No
     return Vocab(tokens, types, special, [f"{pair[0]} {pair[1]}" for pair in PAIRS])
 
 
+def sentencepiece_vocab() -> Vocab:
+    """One of the kind that Gemma and the first Llamas have: special tokens, the bytes, then pieces of text."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    pieces = [f"▁{pair}" for pair in PAIRS] + [
+        chr(letter) for letter in range(97, 97 + N_VOCAB - 260 - len(PAIRS))
+    ]
+    tokens = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    types = [CONTROL_TYPE] * 3 + [2] + [BYTE_TYPE] * 256 + [NORMAL] * len(pieces)
+    special = {"bos": 2, "eos": 1, "padding": 0, "unknown": 3}
+    return Vocab(tokens, types, special, model="llama", pre="default")
+
+
 def write_llama(
     path: Path,
     *,
@@ -99,9 +111,10 @@ def write_gemma(
     n_swa: int = 16,
     n_layer: int = 2,
     template: str | None = CHATML,
+    vocab: Vocab | None = None,
 ) -> Path:
     """A gemma3 model: attention over a sliding window of `n_swa` tokens in its layers, BOS added."""
-    vocab = byte_vocab()
+    vocab = vocab or byte_vocab()
     vocab.add_bos = True
     values = _attention_values("gemma3", n_layer, 512) | {
         "gemma3.attention.sliding_window": n_swa,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Start = Callable[[], "Iterator[Chunk]"]
 POLL_SECONDS = 0.1
-SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that attempts never share a seed within 64 bits
 
 
 class Answer:
@@ -107,11 +106,6 @@ def write_out(llm: LLM, start: Start, write: Callable[[str], None], *, patient: 
             completion = chunk.completion or completion
     assert completion is not None, "an answer ends with a completion"
     return completion
-
-
-def attempt_seed(seed: int | None, attempt: int) -> int | None:
-    """The seed of an answer's `attempt`-th regeneration: another each time, the same ones in every run."""
-    return None if seed is None else (seed + attempt * SEED_STEP) % 2**64
 
 
 def figures(completion: Completion) -> str:

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 
 def warn_of_pair_files(store: Store) -> None:
-    """A sentence for each pair file of one's own that is not used."""
+    """A sentence for each pair file of one's own, or pinned reference, that is not used."""
     from localspec.hub.catalogue import warnings
+    from localspec.hub.pins import Pins
 
     for sentence in warnings(home=store.home):
         say(f"warning: {sentence}")
+    for fault in Pins(store.home).damaged():
+        say(f"warning: {fault.message}")
 
 
 def is_calibrated(held: Holding, calibrated: Collection[tuple[str, int]]) -> bool:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.answer import Start, attempt_seed, figures, interrupts_ignored, write_out
+from localspec.cli.answer import Start, figures, interrupts_ignored, write_out
 from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.options import DRAFT_TOKENS, ModelOptions
 from localspec.cli.terminal import busy, checked_text, say, write_answer
 from localspec.errors import ContextFull, LocalspecError, PromptTooLong
+from localspec.seeds import attempt_seed
 
 if TYPE_CHECKING:
     from localspec.llm import LLM

@@ -24,15 +24,17 @@ def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
 
     These are partial files of models that are complete or that no pair has, prepared drafts whose draft is gone,
     damaged files set aside, and stale locks. Whole models of no known pair are removed only if you say so, or with -y.
-    What a stopped `localspec pull` can go on from stays.
+    What a stopped `localspec pull` can go on from stays; and where a pair file cannot be read, every model does.
     """
     from localspec.hub.progress import readable
-    from localspec.hub.pruning import left_overs, remove_left_over
+    from localspec.hub.pruning import knows_all, left_overs, remove_left_over
     from localspec.hub.store import Store
 
     store = Store()
     warn_of_pair_files(store)
     found = left_overs(store)
+    if not knows_all(store):
+        say("Models and partial files of no known pair stay: not every pair can be read.")
     removed = []
     for item in found:
         wanted = dry_run or not item.precious or _agreed(item, yes, as_json)

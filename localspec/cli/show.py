@@ -14,6 +14,7 @@ from localspec.cli.terminal import printable, say
 
 if TYPE_CHECKING:
     from localspec.hub.holding import Holding
+    from localspec.hub.judgement import Judgement
     from localspec.hub.store import Store
     from localspec.llama.metadata import Metadata
 
@@ -38,15 +39,16 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     held = holding(known_pair(name, store), store)
     models = _metadata(held)
     facts = described(held, store, calibrated_files(store.home))
-    facts["memory"] = {"context": ctx_size, "bytes": _memory(held, models, ctx_size)}
+    facts["memory"] = {"context": ctx_size, "bytes": _memory(models, ctx_size)}
     facts["context"] = held.pair.context or (models[0].n_ctx_train if models[0] else None)
-    facts["judgement"] = _judgement(models)
+    judgement = _judgement(models)
+    facts["judgement"] = None if judgement is None else judgement.to_dict()
     facts["sources"] = {piece.file: origins(piece) for piece in held.pair.pieces}
     facts["prepared"] = _prepared(held, store)
     if as_json:
         click.echo(json.dumps(facts))
         return
-    for line in _lines(held, facts):
+    for line in _lines(held, facts, judgement):
         click.echo(printable(line))
 
 
@@ -64,37 +66,23 @@ def _metadata(held: Holding) -> list[Metadata | None]:
     return found
 
 
-def _memory(held: Holding, models: Sequence[Metadata | None], ctx_size: int) -> int | None:
+def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
     """Bytes of the weights and of the KV caches; None while a file is not here to tell."""
-    from localspec.llama.context import ContextOptions
-    from localspec.llama.memory import kv_cache_bytes
-
-    total = held.pair.bytes
-    for model in models:
-        if model is None:
-            return None
-        n_ctx = min(ctx_size, model.n_ctx_train) if model.n_ctx_train > 0 else ctx_size
-        total += kv_cache_bytes(model, ContextOptions(n_ctx=n_ctx))
-    return total
-
-
-def _judgement(models: Sequence[Metadata | None]) -> str | None:
-    """Whether the draft fits, in a sentence; None where that cannot be told."""
-    from localspec.errors import PairingError
-    from localspec.hub.pairing import check_pair, why_no_draft
+    from localspec.engine import EngineOptions
+    from localspec.measure.prospect import prospect
 
     target, draft = (*models, None)[:2]
-    if target is None:
+    if target is None or None in models:
         return None
-    if reason := why_no_draft(target):
-        return f"Nothing can be drafted for {target.path.name}: {reason}."
-    if draft is None:
-        return None
-    try:
-        check_pair(target, draft)
-    except PairingError as error:
-        return error.message
-    return f"{draft.path.name} can draft for {target.path.name}."
+    return prospect(target, draft, EngineOptions(n_ctx=ctx_size)).total
+
+
+def _judgement(models: Sequence[Metadata | None]) -> Judgement | None:
+    """Whether the draft fits; None while a file is not here to tell."""
+    from localspec.hub.judgement import judge
+
+    target, draft = (*models, None)[:2]
+    return None if target is None or None in models else judge(target, draft)
 
 
 def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
@@ -104,7 +92,7 @@ def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
     return None if held.prepared is None else entry(held.prepared, PreparedDrafts(store.home))
 
 
-def _lines(held: Holding, facts: dict[str, object]) -> list[str]:
+def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None) -> list[str]:
     from localspec.cli.draft import sentence
     from localspec.hub.exporting import origins
     from localspec.hub.progress import readable
@@ -138,8 +126,8 @@ def _lines(held: Holding, facts: dict[str, object]) -> list[str]:
     ]
     if facts["pair_file"]:
         lines.append(f"pair file   {facts['pair_file']}")
-    if facts["judgement"]:
-        lines += ["", str(facts["judgement"])]
+    if judgement is not None:
+        lines += ["", judgement.sentence]
     if held.prepared is not None:
         lines += ["", f"prepared drafts, {readable(held.prepared_bytes)}:"]
         lines += [

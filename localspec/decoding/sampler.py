@@ -9,14 +9,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.decoding.checks import shown
 from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampling import adjusted, choose
 from localspec.errors import InvalidRequest
 
 LogitsProcessor = Callable[[Sequence[int], Logits], Logits | None]
-"""Called with every id before the position and a copy of the row's logits, shape (V,); returns the logits to go on
-with, or None when it changed the copy. It must depend on nothing else: the draft's rows ask it too."""
+"""Called with every id before the position and a copy of the row's logits, shape (V,) with the target's V; returns the
+logits to go on with, or None when it changed the copy. It must depend on nothing else: the draft's rows ask it too."""
 
 
 class Constraint(Protocol):
@@ -40,6 +41,7 @@ class Sampler:
     """Turns a row of raw logits, the target's or the draft's, into the distribution its token is drawn from.
 
     num_prompt: ids of a history that are prompt.     eog: ends of generation.
+    n_vocab: width of the target's rows, which processors are given; 0: every row has it.
     Raises `InvalidRequest` for options that exclude each other.
     """
 
@@ -48,6 +50,7 @@ class Sampler:
     eog: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     processors: tuple[LogitsProcessor, ...] = ()
+    n_vocab: int = 0
 
     def __post_init__(self) -> None:
         if self.constraint is None:
@@ -75,8 +78,13 @@ class Sampler:
         Raises `NoTokenLeft` when nothing may come, `DecodeError` for a row without a finite logit.
         """
         logits = adjusted(row, self.params, history)
-        for processor in self.processors:
-            logits = _processed(processor, history, logits)
+        if self.processors:
+            # A draft that lacks ids of the target must not show: the same callback works with any draft.
+            missing = max(self.n_vocab - len(row), 0)
+            logits = np.pad(logits, (0, missing), constant_values=row.min())
+            for processor in self.processors:
+                logits = _processed(processor, history, logits)
+            logits = logits[: len(row)]
         if self.constraint is not None:
             allowed = self.constraint.allowed(history[self.num_prompt :])[: len(row)]
             logits = np.where(allowed, logits, np.float32(-np.inf))
@@ -101,8 +109,16 @@ class Sampler:
 def _processed(processor: LogitsProcessor, history: Sequence[int], logits: Logits) -> Logits:
     """What a callback makes of the logits. Raises `InvalidRequest` for what is no row of logits."""
     given = logits.copy()
-    returned = processor(history, given)
-    result = given if returned is None else np.asarray(returned, dtype=np.float32)
+    # Copies: what a callback does to them must reach neither the next one nor the grammar.
+    returned = processor(list(history), given)
+    try:
+        result = given if returned is None else np.asarray(returned, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InvalidRequest(
+            f"A logits processor returned {shown(returned)}.",
+            f"It must return the logits it was given, shape {logits.shape}, or None.",
+            name="logits_processors",
+        ) from None
     if result.shape != logits.shape:
         raise InvalidRequest(
             f"A logits processor returned an array of shape {result.shape}.",

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import eq
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from localspec.decoding.distribution import Logits
+from localspec.errors import LocalspecError, StateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,20 @@ class Context(Protocol):
         """How many cells the sequence holds."""
 
 
+@runtime_checkable
+class Saving(Protocol):
+    """A context whose cells can be kept as bytes."""
+
+    def state_bytes(self, sequence_id: int) -> int:
+        """Bytes that `save_state` would take, about."""
+
+    def save_state(self, sequence_id: int) -> bytes:
+        """The cells of a sequence."""
+
+    def load_state(self, data: bytes, sequence_id: int) -> int:
+        """Put saved cells in the place of the sequence's own; returns how many tokens they are."""
+
+
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     """Length of the longest common prefix."""
     return sum(1 for _ in takewhile(bool, map(eq, left, right)))
@@ -89,6 +104,41 @@ class Session:
         if length < len(self.tokens):
             kept = self.context.truncate(self.sequence_id, length)
             del self.tokens[kept:]
+
+    def save(self) -> tuple[tuple[int, ...], bytes]:
+        """The tokens and their cells, for `restore`. Raises `StateError` where the context cannot."""
+        context = self._saving()
+        # As in `align`: a failed pass may have left cells that are not in `tokens`.
+        del self.tokens[self.context.truncate(self.sequence_id, len(self.tokens)) :]
+        return tuple(self.tokens), context.save_state(self.sequence_id)
+
+    def restore(self, tokens: Sequence[int], data: bytes) -> None:
+        """Take back what `save` gave, in the place of what the cells hold. Raises `StateError`.
+
+        `tokens` of the session stay true also then: those of before, or none.
+        """
+        context = self._saving()
+        try:
+            length = context.load_state(data, self.sequence_id)
+        except LocalspecError:
+            del self.tokens[self.context.length(self.sequence_id) :]
+            raise
+        if length != len(tokens):
+            del self.tokens[self.context.truncate(self.sequence_id, 0) :]
+            raise StateError(
+                f"The saved state has {length} tokens, and {len(tokens)} were named.",
+                "Read the prompt again.",
+            )
+        self.tokens = list(tokens)
+
+    def state_bytes(self) -> int:
+        """Bytes that `save` would take, about; 0 where the context cannot be saved."""
+        return self.context.state_bytes(self.sequence_id) if isinstance(self.context, Saving) else 0
+
+    def _saving(self) -> Saving:
+        if not isinstance(self.context, Saving):
+            raise StateError("The cells of this context cannot be saved.", "Read the prompt again.")
+        return self.context
 
     def span(self, tokens: Sequence[int], num_logits: int, width: int = 0) -> Span:
         """The pass that would append `tokens`, padded to `width`."""

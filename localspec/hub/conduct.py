@@ -44,8 +44,8 @@ def conduct(target: Metadata, draft: Metadata, n_ctx: int | None) -> list[Reason
 def context(target: Metadata, draft: Metadata, n_ctx: int | None = None) -> Reason:
     """How far into a context of `n_ctx` tokens, or of all that the target was trained for, the draft goes."""
     ours, theirs = target.n_ctx_train, draft.n_ctx_train
-    needed = min((number for number in (ours, n_ctx or 0) if number > 0), default=0)
-    if 0 < theirs < needed:
+    needed = min(ours, n_ctx or ours)
+    if theirs < needed:
         clause = f"the draft proposes only within the first {theirs} tokens: it was trained for no more"
         return Reason("context", "costs acceptance", clause)
     if ours == theirs:

@@ -14,7 +14,7 @@ from localspec.errors import DiskFull, StoreError
 from localspec.hub.progress import readable
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG}
+BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOLCK}
 BLOCK = 1 << 20
 MAKE_ROOM = "Free some space, or set LOCALSPEC_HOME to a folder on another disk."
 CHANGE_HOME = "Check its permissions, or set LOCALSPEC_HOME to a folder you can write to."
@@ -65,7 +65,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
         # Errors of files carry a file name; a broken pipe of the caller's progress bar is not the store's.
         if error.filename is None and error.errno not in BROKEN:
             raise
-        where = error.filename or folder
+        where = error.filename2 or error.filename or folder
         raise StoreError(
             f"The store cannot use {where}: {error.strerror}.", CHANGE_HOME, path=str(where)
         ) from error
@@ -80,7 +80,7 @@ def sync(path: Path) -> None:
 def write_durably(path: Path, text: str) -> None:
     """Replaces a small text file in one step: after a crash it holds the old or the new text."""
     beside = path.with_name(f"{path.name}.new")
-    with beside.open("w", encoding="utf-8") as stream:
+    with beside.open("w", encoding="utf-8", newline="\n") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())

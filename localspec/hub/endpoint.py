@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
 from localspec.hub.hubfaults import OTHER_SOURCE, HubFaults
 from localspec.hub.pair import HubSource
+from localspec.hub.within import within
 
 PROBE_SECONDS = 5.0
 
@@ -42,36 +42,34 @@ def ask(faults: HubFaults, call: Callable[[], T], seconds: float | None = None) 
     """What `call` returns. Raises DownloadError for its exceptions, and if it takes longer (PROBE_SECONDS)."""
     try:
         with _quiet():
-            return _within(PROBE_SECONDS if seconds is None else seconds, call)
+            return within(PROBE_SECONDS if seconds is None else seconds, call)
     except Exception as error:
         raise faults.from_exception(error) from error
 
 
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """The call's result, or TimeoutError.
+class _Quiet:
+    """Keeps huggingface_hub's advice to anonymous users off the terminal, while any thread wants that."""
 
-    Timeouts of sockets count per address and leave out the name look-up, so a firewall that drops packets can
-    hold a call for minutes; the thread left behind ends with its socket.
-    """
-    result: Future[T] = Future()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._level = logging.NOTSET
 
-    def run() -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        logger = logging.getLogger("huggingface_hub")
+        with self._lock:
+            if self._depth == 0:
+                self._level = logger.level
+                logger.setLevel(logging.ERROR)
+            self._depth += 1
         try:
-            result.set_result(call())
-        except BaseException as error:
-            result.set_exception(error)
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    logger.setLevel(self._level)
 
-    threading.Thread(target=run, name="localspec-probe", daemon=True).start()
-    return result.result(timeout=seconds)
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps huggingface_hub's advice to anonymous users off the terminal."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+_quiet = _Quiet()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def export(
     prepared: ship the copy of the draft that is the faster one on this machine.
 
     Stopped at any moment, the next call goes on. Raises NotDownloaded, DiskFull, HashMismatch, and StoreError if
-    the folder holds anything else.
+    the folder holds anything else: where no pair file says that it was exported, nothing in it is replaced.
     """
     models = _models(pair, store, prepared)
     shipped = replace(pair, target=models[0].file, draft=models[1].file if len(models) > 1 else None)
@@ -42,14 +42,17 @@ def export(
         folder.mkdir(parents=True, exist_ok=True)
     with _exporting(folder), disk_errors(folder):
         _refuse_others(folder, shipped)
+        texts = {LICENCE: licence_note(shipped), README: _readme(shipped)}
+        if not (folder / f"{pair.name}.toml").exists():
+            _refuse_foreign(folder, shipped, texts)
         require_room(folder, sum(_missing_bytes(piece, folder) for piece in shipped.pieces))
         for model in models:
             for piece, path in zip(model.file.pieces, model.paths, strict=True):
                 report = Reporter(piece.file, piece.bytes, progress)
                 copy_verified(piece, path, folder / piece.file, report)
                 report.ready()
-        write_durably(folder / LICENCE, licence_note(shipped))
-        write_durably(folder / README, _readme(shipped))
+        for name, text in texts.items():
+            write_durably(folder / name, text)
         path = folder / f"{pair.name}.toml"
         write_durably(path, pair_text(shipped))
     return path
@@ -132,11 +135,31 @@ def _refuse_others(folder: Path, shipped: Pair) -> None:
         if path.name not in expected and path.name.removesuffix(".part").removesuffix(".new") not in expected
     )
     if others:
-        raise StoreError(
-            f"The folder {folder} holds other things, such as {others[0]}.",
-            "Give a folder that is empty, or does not exist.",
-            path=str(folder),
-        )
+        raise _not_empty(folder, others[0])
+
+
+def _refuse_foreign(folder: Path, shipped: Pair, texts: Mapping[str, str]) -> None:
+    """Files of the names that an export gives, and of other bytes: somebody else's."""
+    for name, text in texts.items():
+        path = folder / name
+        if path.exists() and not (path.is_file() and path.read_bytes() == text.encode()):
+            raise _not_empty(folder, name)
+    for piece in shipped.pieces:
+        path = folder / piece.file
+        if path.exists() and not _is_the_file(piece, path):
+            raise _not_empty(folder, piece.file)
+
+
+def _is_the_file(piece: ModelFile, path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == piece.bytes and sha256_of(path) == piece.sha256
+
+
+def _not_empty(folder: Path, name: str) -> StoreError:
+    return StoreError(
+        f"The folder {folder} holds other things, such as {name}.",
+        "Give a folder that is empty, or does not exist.",
+        path=str(folder),
+    )
 
 
 def _missing_bytes(file: ModelFile, folder: Path) -> int:

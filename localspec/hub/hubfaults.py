@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TypeVar
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
@@ -47,35 +48,39 @@ class HubFaults:
         """For anything that huggingface_hub or its HTTP library raised."""
         from huggingface_hub import errors as hub
 
-        repo = self._source.repo
         if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, AttributeError)):
             return self.no_hub()
         if isinstance(error, hub.HFValidationError):
-            return self._missing(f"{repo} cannot be the name of a repository.")
+            return self._missing(f"{self._source.repo} cannot be the name of a repository.")
         if isinstance(error, TimeoutError) or type(error).__name__.endswith("Timeout"):
             return self.unreachable("does not answer in time")
         if isinstance(error, hub.OfflineModeIsEnabled):
             return self.unreachable(
                 "may not be asked, because HF_HUB_OFFLINE is set", "Unset HF_HUB_OFFLINE."
             )
-        if isinstance(error, hub.GatedRepoError):
+        if isinstance(error, hub.HfHubHTTPError):
+            return self.from_answer(error.response.status_code, error.response.headers)
+        return self.unreachable(f"cannot be reached ({type(error).__name__}: {_first_line(error)})")
+
+    def from_answer(self, status: int, headers: Mapping[str, str]) -> DownloadError:
+        """For an answer that is no success. A hub tells the reason in headers, so no body need be read."""
+        repo = self._source.repo
+        code = headers.get("X-Error-Code")
+        if code == "GatedRepo":
             return self._make(
                 AccessDenied,
                 f"The repository {repo} is gated: its licence must be accepted first.",
                 f"Accept it at {self._endpoint}/{repo}, log in with `hf auth login`, and pull again.",
             )
-        if isinstance(error, hub.RevisionNotFoundError):
+        if code == "RevisionNotFound":
             return self._missing(f"The repository {repo} has no revision {self._source.revision}.")
-        if isinstance(error, hub.EntryNotFoundError):
+        if code == "EntryNotFound":
             return self._missing(f"The repository {repo} has no file {self._file} at its pinned revision.")
-        if isinstance(error, hub.HfHubHTTPError):
-            return self._from_status(
-                error.response.status_code, isinstance(error, hub.RepositoryNotFoundError)
-            )
-        return self.unreachable(f"cannot be reached ({type(error).__name__}: {_first_line(error)})")
+        return self._from_status(status, code == "RepoNotFound")
 
     def _from_status(self, status: int, no_such_repo: bool) -> DownloadError:
         repo = self._source.repo
+        # A hub also says 401 for a repository that is not there, to those who show no token.
         if status == 401 and self._has_token and not no_such_repo:
             return self._make(
                 AccessDenied,

@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterator
 
 from localspec.errors import SourceUnreachable
+from localspec.hub.answer import Broken, wrong_size
 from localspec.hub.hubfaults import LATER
-from localspec.hub.hubfile import MAX_FAILURES, Broken, HubFile
+from localspec.hub.hubfile import MAX_FAILURES, HubFile
 from localspec.hub.pair import HubSource, ModelFile
 from localspec.hub.partial import Partial
 from localspec.hub.progress import Reporter, readable
 
 PAUSE_SECONDS = 1.0
+# What a connection must bring before the count of failures starts again.
+GROUND = 1 << 18
 
 
 class HubFetcher:
@@ -24,8 +27,8 @@ class HubFetcher:
     def __init__(self) -> None:
         self._down: SourceUnreachable | None = None
 
-    def fetch(self, file: ModelFile, source: HubSource, partial: Partial, report: Reporter) -> None:
-        """Appends to `partial` until it has all bytes. Raises DownloadError."""
+    def fetch(self, file: ModelFile, source: HubSource, partial: Partial, report: Reporter) -> bool:
+        """Appends to `partial` until it has all bytes; whether they came in one piece. Raises DownloadError."""
         if self._down is not None:
             raise self._down
         try:
@@ -34,7 +37,7 @@ class HubFetcher:
         except SourceUnreachable as error:
             self._down = error
             raise
-        _Download(remote, partial, report).run()
+        return _Download(remote, partial, report).run()
 
 
 class _Download:
@@ -46,21 +49,25 @@ class _Download:
         self.partial = partial
         self.report = report
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Streams until the partial is complete. A broken transfer goes on where it broke, a few times."""
-        best, failures = self.partial.size, 0
+        whole, best, failures = self.partial.size == 0, self.partial.size, 0
         while self.partial.size < self.file.bytes:
             try:
                 self._stream()
             except Broken as broken:
-                # Only new ground counts: a server without ranges could break at the same place for ever.
+                # Only new ground counts: a server without ranges could break at the same place for ever, and one
+                # that lets a few bytes through each time nearly so.
                 size = self.partial.size
-                failures = 1 if size > best else failures + 1
-                best = max(best, size)
+                whole = whole and size == 0
+                if size - best >= GROUND:
+                    best, failures = size, 0
+                failures += 1
                 if failures > MAX_FAILURES:
                     where = f"at {readable(size)} of {readable(self.file.bytes)} of {self.file.file}"
                     raise self.remote.faults.unreachable(f"{broken} {where}", LATER) from broken
                 time.sleep(PAUSE_SECONDS * failures)
+        return whole
 
     def _stream(self) -> None:
         with self.remote.reading(self.partial.size) as (start, chunks):
@@ -73,7 +80,7 @@ class _Download:
         with self.partial.append() as out:
             for chunk in chunks:
                 if done + len(chunk) > self.file.bytes:
-                    raise self.remote.wrong_size(None)
+                    raise wrong_size(None, self.file, self.remote.faults)
                 out.write(chunk)
                 done += len(chunk)
                 self.report(done)

@@ -114,10 +114,10 @@ def _decided(
     costs = [reason for reason in reasons if reason.severity == _SOME_COST]
     verdict: Verdict = "fits"
     ending, remedy = next(reason.clause for reason in reasons if reason.topic == "token ids"), ""
-    words = "can draft"
+    words, manner = "can draft", ""
     if refusals:
         verdict, words, ending, remedy = "does not fit", "cannot draft", refusals[0].clause, NO_DRAFT
     elif costs:
-        verdict, words, ending = "fits, with reservations", "can draft, less well,", costs[0].clause
-    sentence = f"{draft.name} {words} for {target.name}: {ending}."
+        verdict, manner, ending = "fits, with reservations", ", less well", costs[0].clause
+    sentence = f"{draft.name} {words} for {target.name}{manner}: {ending}."
     return Judgement(target, draft, verdict, sentence, remedy, reasons, differing)

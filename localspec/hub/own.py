@@ -12,6 +12,7 @@ from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.hub import catalogue
 from localspec.hub.copying import hashed
 from localspec.hub.disk import disk_errors, write_durably
+from localspec.hub.locks import locked
 from localspec.hub.pair import LocalSource, ModelFile, Pair, split_model
 from localspec.hub.pairfile import FILE_NAME, PAIR_NAME, read_pair
 from localspec.hub.pairing import check_pair
@@ -100,12 +101,10 @@ def own_pair(
 
 def keep_pair(pair: Pair, store: Store) -> Path:
     """Writes the pair file, unless it is there already. Raises InvalidRequest if the name is taken, StoreError."""
-    from filelock import FileLock
-
     store.prepare()
     path = catalogue.own_folder(store.home) / f"{pair.name}.toml"
     text = _checked_text(pair, path)
-    with disk_errors(store.home), FileLock(store.home / "locks" / "pairs.lock"):
+    with disk_errors(store.home), locked(store.home / "locks" / "pairs.lock"):
         if path.is_file() and path.read_bytes() == text.encode():
             return path
         check_name(pair.name, store)

@@ -25,8 +25,8 @@ class Partial:
 
     @property
     def size(self) -> int:
-        """Bytes there; 0 if there is nothing."""
-        return self.path.stat().st_size if self.path.exists() else 0
+        """Bytes there; 0 if there is nothing, or something that is no file."""
+        return self.path.stat().st_size if self.path.is_file() else 0
 
     @property
     def leftovers(self) -> list[Path]:
@@ -34,8 +34,11 @@ class Partial:
         return list(self.path.parent.glob(f"{self.path.stem}.*"))
 
     def repair(self) -> None:
-        """Drops what cannot be a prefix of the file (longer than it) and the scratch of a killed process."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        """Drops what cannot be a prefix of the file, or a journal, and the scratch of a killed process."""
+        kept = [path for path in (self.path, self._journal) if path.is_file() and not path.is_symlink()]
+        for path in self.leftovers:
+            if path not in kept:
+                _remove(path)
         if self.size > self.total:
             self.discard()
 
@@ -65,10 +68,7 @@ class Partial:
     def discard(self) -> None:
         """Removes everything."""
         for path in self.leftovers:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _remove(path)
 
     def _recorded(self, origin: str) -> list[int]:
         try:
@@ -77,3 +77,11 @@ class Partial:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return []
         return lengths if journal["origin"] == origin and min(lengths, default=0) >= 0 else []
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        # A pip that outlived its process may still write there; it ends when it next says something.
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

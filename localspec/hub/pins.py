@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from localspec.errors import StoreError
 from localspec.hub.disk import disk_errors, write_durably
 from localspec.hub.home import default_home, home_folder
+from localspec.hub.locks import locked
 from localspec.hub.pair import HubSource, ModelFile, Pair, split_model
 from localspec.llama.split import part_name
 
@@ -70,25 +72,29 @@ class Pins:
 
     def all(self) -> list[Pair]:
         """All pinned references, by name; damaged files are left out."""
-        found = []
-        for path in self.folder.glob("*.json") if self.folder.is_dir() else ():
+        found = [pair for pair in self._every() if isinstance(pair, Pair)]
+        return sorted(found, key=lambda pair: pair.name)
+
+    def damaged(self) -> list[StoreError]:
+        """A sentence for each file that cannot be read."""
+        return [fault for fault in self._every() if isinstance(fault, StoreError)]
+
+    def _every(self) -> Iterator[Pair | StoreError | None]:
+        for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
             try:
-                found.append(self._read(path))
-            except StoreError:
-                continue
-        return sorted((pair for pair in found if pair is not None), key=lambda pair: pair.name)
+                yield self._read(path)
+            except StoreError as error:
+                yield error
 
     def put(self, pair: Pair, *, replace: bool = False) -> Pair:
         """Pins the reference, unless another process just did and `replace` is not set; what stands then.
 
         Raises StoreError.
         """
-        from filelock import FileLock
-
         with disk_errors(self.home):
             for folder in (self.folder, self.home / "locks"):
                 folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.home / "locks" / "references.lock"):
+            with locked(self.home / "locks" / "references.lock"):
                 standing = None if replace else self.get(pair.name)
                 if standing is None:
                     write_durably(self._path(pair.name), json.dumps(_written(pair), indent=1) + "\n")

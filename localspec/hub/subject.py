@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from localspec.errors import InvalidRequest, UnknownPair
+from localspec.errors import OfflineError, UnknownPair
 from localspec.hub.catalogue import ModelFile, Pair, pair
 from localspec.hub.pair import HubSource
+from localspec.hub.reference import Reference, parse_reference, resolve
+from localspec.hub.remote import read_remote_metadata
 from localspec.hub.store import Store
 from localspec.llama.metadata import Metadata, read_metadata
-
-_REFERENCE = re.compile(r"[\w-][\w.-]*/[\w.-]+(:|$)")
 
 
 def models_named(
@@ -38,9 +35,10 @@ def model_named(text: str, offline: bool, store: Store) -> Metadata:
     named = pair_named(text)
     if named is not None:
         return _of_pair(named, named.target, offline, store)
-    if not Path(text).exists() and _is_reference(text):
-        return _of_hub(text, offline, store)
-    return read_metadata(Path(text))
+    reference = parse_reference(text)
+    if reference is None or Path(text).exists():
+        return read_metadata(Path(text))
+    return _of_hub(reference, offline, store)
 
 
 def pair_named(text: str) -> Pair | None:
@@ -55,41 +53,27 @@ def pair_named(text: str) -> Pair | None:
         raise
 
 
-def _is_reference(text: str) -> bool:
-    is_path = text.lower().endswith(".gguf") and ":" not in text
-    if is_path or not _REFERENCE.match(text):
-        return False
-    return bool(_hub("reference", text).parse_reference(text))
-
-
-def _of_hub(text: str, offline: bool, store: Store) -> Metadata:
-    reference = _hub("reference", text)
-    file: ModelFile = reference.resolve(reference.parse_reference(text), offline=offline, home=store.home)
-    return _here(file, store) or _afar(file)
+def _of_hub(reference: Reference, offline: bool, store: Store) -> Metadata:
+    file = resolve(reference, offline=offline, home=store.home)
+    found = _here(file, store)
+    if found is None and offline:
+        raise OfflineError(
+            f"{reference} is not on this disk, and --offline forbids the network.",
+            f"Run `localspec pull {reference}`, or leave out --offline.",
+            file=file.file,
+            source="",
+        )
+    return found or read_remote_metadata(file)
 
 
 def _of_pair(named: Pair, file: ModelFile, offline: bool, store: Store) -> Metadata:
     found = _here(file, store)
-    if found is None and (offline or not any(isinstance(source, HubSource) for source in file.sources)):
-        store.pair_paths(named)
-    return found or _afar(file)
+    is_on_hub = any(isinstance(source, HubSource) for source in file.pieces[0].sources)
+    if found is None and (offline or not is_on_hub):
+        store.pair_paths(named)  # says what is missing, and how to get it
+    return found or read_remote_metadata(file)
 
 
 def _here(file: ModelFile, store: Store) -> Metadata | None:
     path = store.path(file)
     return None if path is None else read_metadata(path)
-
-
-def _afar(file: ModelFile) -> Metadata:
-    facts: Metadata = _hub("remote", file.file).read_remote_metadata(file)
-    return facts
-
-
-def _hub(module: str, what: str) -> Any:
-    try:
-        return import_module(f"localspec.hub.{module}")
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(
-            f"{what} is not on this disk, and this version looks at no model from afar.",
-            "Download it, and give the path of the file.",
-        ) from error

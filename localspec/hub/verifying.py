@@ -14,7 +14,6 @@ from localspec.hub.known import known_pairs
 from localspec.hub.pair import ModelFile, Pair
 from localspec.hub.progress import ProgressCallback, Reporter, readable
 from localspec.hub.store import Store
-from localspec.llama.split import part_name
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -53,14 +52,12 @@ def stored_files(store: Store, pairs: Sequence[Pair] | None = None) -> list[Stor
     found = {item.path: item for piece in wanted for item in _of(piece, store, users)}
     if pairs is None:
         for path in held_paths(store):
-            # The folder of a split model is not named by the sha256 of any part.
-            if part_name(path.name) is None:
-                found.setdefault(path, StoredFile(path, path.parent.name, None, (), own=False))
+            found.setdefault(path, StoredFile(path, path.parent.name, None, (), own=False))
     return list(found.values())
 
 
 def held_paths(store: Store) -> list[Path]:
-    """Everything that lies under a final name in the store."""
+    """Every file that lies in the store under its own sha256; not the parts of split models."""
     folder = store.home / "files"
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     return [

@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from localspec.errors import BackendError
+from localspec.llama.watch import LoadWatch, current_watch
 
 TESTED = ("0.3.36", "0.3.37")
 """Tested range of llama-cpp-python: from the first, below the second."""
@@ -154,16 +155,30 @@ _go_on = ctypes.create_string_buffer(b"x")
 def loading_gate(llama_cpp: Any) -> dict[str, Any]:
     """Parameters by which `stop_loading` ends a load: the same native `strlen` as in `CancelFlag`, inverted.
 
-    On Windows a float before the pointer moves it to another register, so a load there runs to its end.
+    On Windows a float before the pointer moves it to another register, so a load there runs to its end. A watched
+    load reports and ends through Python instead, once for each tensor. Keep the result while the load runs.
     """
     _go_on[0] = b"x"
     _interrupt.clear()
+    if (watch := current_watch()) is not None:
+        return {"progress_callback": llama_cpp.llama_progress_callback(_progress(watch))}
     if sys.platform == "win32":
         return {}
     return {
         "progress_callback": ctypes.cast(native_strlen(), llama_cpp.llama_progress_callback),
         "progress_callback_user_data": ctypes.cast(_go_on, ctypes.c_void_p),
     }
+
+
+def _progress(watch: LoadWatch) -> Any:
+    def progress(fraction: float, _data: object) -> bool:
+        try:
+            return watch.advance(fraction) and _go_on[0] != b"\0"
+        except BaseException as error:  # from whoever is told, or Ctrl-C: raised in here it would be lost
+            _interrupt.append(error)
+            return False
+
+    return progress
 
 
 def stop_loading() -> None:
@@ -184,17 +199,32 @@ def raise_interrupt() -> None:
 
 def native_strlen() -> Any:
     """C's strlen: a callback that runs without the interpreter."""
-    return (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).strlen
+    return _libc().strlen
+
+
+def _libc() -> Any:
+    return ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 
 
 def close_at_exit(thing: Closable) -> None:
     """Close `thing` before the interpreter tears modules down, if nobody did before."""
+    _register()
     _alive.add(thing)
+
+
+@cache
+def _register() -> None:
+    """Also before the library is there: a load may be under way at exit."""
+    atexit.register(_close_all)
 
 
 def _close_all() -> None:
     for thing in list(_alive):
         thing.close_at_exit()
+    if _load.cache_info().currsize:
+        # What did not end in time must not call into an interpreter that is gone: C's `abs` does nothing instead.
+        llama_cpp = _load()
+        llama_cpp.llama_log_set(ctypes.cast(_libc().abs, llama_cpp.llama_log_callback), None)
 
 
 def supports_gpu() -> bool:

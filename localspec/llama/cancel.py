@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 from localspec.llama.backend import library, native_strlen
+from localspec.llama.watch import current_watch
 
 
 class CancelFlag:
@@ -19,6 +20,8 @@ class CancelFlag:
         self._buffer = ctypes.create_string_buffer(2)
         self.callback: Any = ctypes.cast(native_strlen(), library().ggml_abort_callback)
         self.data: Any = ctypes.cast(self._buffer, ctypes.c_void_p)
+        if (watch := current_watch()) is not None:
+            watch.adopt(self)
 
     def set(self) -> None:
         """Stop the pass that runs, and every later one until `clear`."""

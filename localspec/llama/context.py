@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ from localspec.errors import (
     DecodeError,
     InvalidRequest,
     ModelLoadError,
+    StateError,
 )
-from localspec.llama import backend
+from localspec.llama import backend, state
 from localspec.llama.cancel import CancelFlag
 from localspec.llama.model import Model
 
@@ -128,6 +132,18 @@ class Context:
         self._logits, self._n_seq = view(self._batch.logits, shape), view(self._batch.n_seq_id, shape)
         self._n_seq[:] = 1
 
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer, for this room only."""
+        if not self._handle:
+            raise DecodeError("The context was closed.", code=0)
+        return self._handle
+
+    @property
+    def library(self) -> Any:
+        """The `llama_cpp` module, for this room only."""
+        return self._lib
+
     def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied.
 
@@ -154,9 +170,12 @@ class Context:
         self.decode_seconds += time.perf_counter() - started
         return code
 
-    def _check_spans(self, spans: Sequence[Span]) -> None:
+    def _check_open(self) -> None:
         if not self._handle:
             raise DecodeError("The context was closed.", code=0)
+
+    def _check_spans(self, spans: Sequence[Span]) -> None:
+        self._check_open()
         tokens = sum(len(span.tokens) for span in spans)
         outputs = sum(span.num_logits for span in spans)
         if not 1 <= tokens <= self.n_batch or outputs > self.n_outputs:
@@ -212,19 +231,87 @@ class Context:
     def truncate(self, sequence_id: int, length: int) -> int:
         """Forget the cells from `length` on; returns how many are left.
 
-        Where llama.cpp refuses (recurrent state) or a sliding window has lost older cells, the whole sequence is
-        forgotten and 0 returned.
+        Where llama.cpp refuses (recurrent state) or a sliding window lacks older cells (a saved state holds no more
+        than the window), the whole sequence is forgotten and 0 returned.
         """
         held = self.length(sequence_id)
+        kept = min(held, length)
         if held > length and not self._lib.llama_memory_seq_rm(self._memory, sequence_id, length, -1):
             return self._forget(sequence_id)
-        if self.model.n_swa and self._lib.llama_memory_seq_pos_min(self._memory, sequence_id) > 0:
+        if self.model.n_swa and not self._holds_window(sequence_id, kept):
             return self._forget(sequence_id)
-        return min(held, length)
+        return kept
+
+    def _holds_window(self, sequence_id: int, length: int) -> bool:
+        """Whether the next token finds all that its sliding window reaches."""
+        first = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence_id))
+        return self.length(sequence_id) == length and first <= max(length - self.model.n_swa, 0)
 
     def _forget(self, sequence_id: int) -> int:
         self._lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
         return 0
+
+    @cached_property
+    def _owner(self) -> state.Facts:
+        return {
+            "model": state.weights_digest(self.model.path, self.model.metadata.size_bytes),
+            "build": metadata.version("llama-cpp-python"),
+            "cache_type_k": self.options.cache_type_k,
+            "cache_type_v": self.options.cache_type_v,
+            "repack": self.model.repack,
+        }
+
+    def _check_sequence(self, sequence_id: int) -> None:
+        self._check_open()
+        if not 0 <= sequence_id < self.options.n_sequences:
+            raise InvalidRequest(
+                f"sequence_id is {sequence_id}.",
+                f"It must be a number from 0 to {self.options.n_sequences - 1}.",
+                name="sequence_id",
+            )
+
+    def state_bytes(self, sequence_id: int = 0) -> int:
+        """Bytes that `save_state` would take, about."""
+        self._check_sequence(sequence_id)
+        return int(self._lib.llama_state_seq_get_size(self._handle, sequence_id))
+
+    def save_state(self, sequence_id: int = 0) -> bytes:
+        """The cells of a sequence, for `load_state` of a context on the same model. Raises `StateError`."""
+        self._check_sequence(sequence_id)
+        size = self.state_bytes(sequence_id)
+        cells = bytearray(size)
+        place = (ctypes.c_uint8 * size).from_buffer(cells)
+        if self._lib.llama_state_seq_get_data(self._handle, place, size, sequence_id) != size:
+            raise StateError(
+                f"llama.cpp could not copy the cells of sequence {sequence_id}.", "Read the prompt again."
+            )
+        return state.pack({**self._owner, "length": self.length(sequence_id)}, cells)
+
+    def load_state(self, data: bytes, sequence_id: int = 0) -> int:
+        """Put saved cells in the place of what the sequence holds; returns how many tokens they are.
+
+        Raises `StateError` for bytes that are damaged, of another model, build or cache type, or too many for this
+        context: the sequence is then as it was. If llama.cpp itself refuses them, the sequence is empty.
+        """
+        self._check_sequence(sequence_id)
+        found, cells = state.unpack(data)
+        length = state.check_owner(found, self._owner, self.n_ctx + self.options.spare)
+        self._forget(sequence_id)
+        if length and not self._put(cells, sequence_id, length):
+            self._forget(sequence_id)
+            raise StateError(
+                f"llama.cpp refused a saved state of {length} tokens: "
+                f"{backend.last_log_line() or 'no reason given'}.",
+                "Read the prompt again.",
+            )
+        return length
+
+    def _put(self, cells: memoryview, sequence_id: int, length: int) -> bool:
+        backend.forget_log()
+        source = np.frombuffer(cells, np.uint8)
+        pointer = source.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        read = self._lib.llama_state_seq_set_data(self._handle, pointer, len(source), sequence_id)
+        return bool(read == len(source)) and self.length(sequence_id) == length
 
     def close(self) -> None:
         """Free the memory."""

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from localspec.llama.ggml_types import TENSOR_TYPES
 
 MAX_DIMS = 4
+_NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64", "Q8_1", "Q8_K"})
+"""Formats of intermediate results and tables: llama.cpp ends the process over a weight in one of them."""
+_ADDED = ("norm.weight", ".bias", "ssm_a", "ssm_conv1d.weight")
+"""Like every vector these are added or multiplied element by element, which the CPU does in F32 alone."""
 _MAX_ELEMENTS = (1 << 63) - 1
 
 
@@ -32,6 +36,7 @@ def tensor_size(name: str, shape: tuple[int, ...], kind: int) -> tuple[str, int]
     if kind not in TENSOR_TYPES:
         raise GGUFFault(f"the tensor {name!r} has the unknown type {kind}")
     type_name, block, block_bytes = TENSOR_TYPES[kind]
+    _check_type(name, shape, type_name)
     num_elements = math.prod(shape)
     if max((*shape, num_elements)) > _MAX_ELEMENTS:
         raise GGUFFault(f"the tensor {name!r} has the absurd shape {list(shape)}")
@@ -39,6 +44,18 @@ def tensor_size(name: str, shape: tuple[int, ...], kind: int) -> tuple[str, int]
     if row % block:
         raise GGUFFault(f"the tensor {name!r} has rows of {row} elements, not a multiple of {block}")
     return type_name, num_elements // block * block_bytes
+
+
+def _check_type(name: str, shape: tuple[int, ...], type_name: str) -> None:
+    """Every such file is one that no converter writes."""
+    is_table = "tid2eid" in name  # of the experts for each token
+    if type_name in _NO_WEIGHTS or (type_name == "I32" and not is_table):
+        raise GGUFFault(f"the tensor {name!r} has the type {type_name}, which no weights have")
+    is_vector = sum(size > 1 for size in shape) < 2
+    if type_name != "F32" and not is_table and (is_vector or name.endswith(_ADDED)):
+        raise GGUFFault(
+            f"the tensor {name!r} has the type {type_name}, and llama.cpp computes it in F32 only"
+        )
 
 
 def check_layout(tensors: Sequence[TensorInfo], alignment: int, *, available: int) -> None:

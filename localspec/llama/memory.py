@@ -1,10 +1,14 @@
-"""What a context will need, before it is made."""
+"""What models will need, before anything is loaded."""
 
 from __future__ import annotations
 
-from localspec.errors import ModelLoadError
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localspec.errors import MemoryShort
 from localspec.llama.context import ContextOptions
 from localspec.llama.metadata import Metadata
+from localspec.llama.ram import free_memory
 
 _BYTES = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
@@ -13,34 +17,103 @@ _BYTES = {
 """Bytes per element of a cache type, block scales included."""
 
 
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a target and perhaps a draft take.
+
+    weights: the files. kv_cache: memory of the context. compute: intermediate results of a pass, a guess.
+    available: free now, copies of files that can be dropped included.
+    """
+
+    weights: int
+    kv_cache: int
+    compute: int
+    available: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.kv_cache + self.compute
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it now."""
+        return self.total <= self.available
+
+    def __str__(self) -> str:
+        return (
+            f"{_gigabytes(self.total)} (weights {_gigabytes(self.weights)}, context {_gigabytes(self.kv_cache)}, "
+            f"passes {_gigabytes(self.compute)})"
+        )
+
+
+@dataclass(frozen=True)
+class Load:
+    """A model to be loaded. gpu_layers: how many of its layers do not go into main memory."""
+
+    metadata: Metadata
+    options: ContextOptions
+    gpu_layers: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the model, in main memory. The output layer counts as one."""
+        layers = self.metadata.n_layer + 1
+        return 1 - min(self.gpu_layers, layers) / layers
+
+
+def memory_estimate(loads: Sequence[Load]) -> MemoryEstimate:
+    """Main memory that the models take together."""
+    return MemoryEstimate(
+        weights=sum(int(load.share * load.metadata.size_bytes) for load in loads),
+        kv_cache=sum(int(load.share * kv_cache_bytes(load.metadata, load.options)) for load in loads),
+        compute=sum(int(load.share * compute_bytes(load.metadata, load.options)) for load in loads),
+        available=free_memory(),
+    )
+
+
 def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
     """Bytes the KV cache of `options` takes; 0 for a recurrent model, which holds a small state instead."""
     if metadata.is_recurrent:
         return 0
-
-    def number(name: str, default: int = 0) -> int:
-        value = metadata.key_values.get(f"{metadata.architecture}.{name}", default)
-        return value if isinstance(value, int) else default
-
-    heads = max(number("attention.head_count"), 1)
-    heads_kv = number("attention.head_count_kv", heads)
+    heads = max(_number(metadata, "attention.head_count"), 1)
+    heads_kv = _number(metadata, "attention.head_count_kv", heads)
     head_size = metadata.n_embd // heads
-    bytes_k = number("attention.key_length", head_size) * _BYTES[options.cache_type_k]
-    bytes_v = number("attention.value_length", head_size) * _BYTES[options.cache_type_v]
+    bytes_k = _number(metadata, "attention.key_length", head_size) * _BYTES[options.cache_type_k]
+    bytes_v = _number(metadata, "attention.value_length", head_size) * _BYTES[options.cache_type_v]
     return int(heads_kv * (bytes_k + bytes_v) * metadata.n_layer * options.n_ctx)
 
 
-def check_memory(metadata: Metadata, options: ContextOptions) -> None:
-    """Raise `ModelLoadError` when the KV cache alone exceeds the free memory (a failed reservation may abort)."""
-    import psutil
+def compute_bytes(metadata: Metadata, options: ContextOptions) -> int:
+    """A guess: float32 activations of the widest pass, its mask over the context, and its rows of logits, twice."""
+    width = min(options.n_batch, options.n_ctx)
+    activations = width * (6 * metadata.n_embd + 3 * _number(metadata, "feed_forward_length"))
+    rows = 2 * min(options.n_outputs, width) * metadata.n_vocab
+    return 4 * (activations + width * options.n_ctx + rows)
 
-    needed, free = kv_cache_bytes(metadata, options), int(psutil.virtual_memory().available)
-    if needed > free:
-        raise ModelLoadError(
-            f"A context of {options.n_ctx} tokens needs {needed / 1e9:.1f} GB for {metadata.path.name}, "
-            f"and {free / 1e9:.1f} GB are free.",
-            "Ask for a smaller context or a smaller cache type.",
-            path=str(metadata.path),
-            needed=needed,
-            free=free,
-        )
+
+def check_memory(loads: Sequence[Load]) -> None:
+    """Raise `MemoryShort` when the models together exceed the free memory (a failed reservation may abort)."""
+    estimate = memory_estimate(loads)
+    if estimate.fits:
+        return
+    n_ctx = max(load.options.n_ctx for load in loads)
+    names = " and ".join(load.metadata.path.name for load in loads)
+    raise MemoryShort(
+        f"{names} with a context of {n_ctx} tokens would take {estimate}, "
+        f"and {_gigabytes(estimate.available)} are free.",
+        "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
+        "with check_memory=False.",
+        path=str(loads[0].metadata.path),
+        needed=estimate.total,
+        free=estimate.available,
+    )
+
+
+def _number(metadata: Metadata, name: str, default: int = 0) -> int:
+    value = metadata.key_values.get(f"{metadata.architecture}.{name}", default)
+    return value if isinstance(value, int) else default
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from localspec.errors import InvalidRequest, ModelLoadError
+from localspec.errors import InvalidRequest, LoadCancelled, ModelLoadError
 from localspec.llama import backend
 from localspec.llama.deep_stack import with_deep_stack
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.token_table import TokenTable
+from localspec.llama.watch import check_cancelled
 
 ALL_LAYERS = 2**31 - 1
 LONGEST_TEXT = 2_000_000
@@ -42,18 +43,24 @@ class Model:
         self.gpu_layers = resolve_gpu_layers(gpu_layers)
         self.repack = repack
         self._lib = backend.library()
+        gate = backend.loading_gate(self._lib)
         params = backend.set_fields(
             self._lib.llama_model_default_params(),
             n_gpu_layers=self.gpu_layers,
             load_mode=self._lib.LLAMA_LOAD_MODE_MMAP if use_mmap else self._lib.LLAMA_LOAD_MODE_NONE,
             use_extra_bufts=repack,
-            **backend.loading_gate(self._lib),
+            **gate,
         )
         backend.forget_log()
         self._handle = self._lib.llama_model_load_from_file(encode_path(self.path), params)
         if backend.interrupted():
             self.close()
             backend.raise_interrupt()
+        try:
+            check_cancelled()
+        except LoadCancelled:
+            self.close()
+            raise
         if not self._handle:
             raise ModelLoadError(
                 f"llama.cpp could not load {self.path}: {backend.last_log_line() or 'no reason given'}.",

@@ -16,6 +16,7 @@ from localspec.measure.audit_seed import SeedAudit
 from localspec.measure.difference import Rounding
 from localspec.measure.machine import machine, versions
 from localspec.measure.prompts import Prompt
+from localspec.request import checked_prompt
 
 PARTS = ("classes", "greedy", "sampled", "seed")
 Progress = Callable[[str, float], None]
@@ -46,8 +47,13 @@ class Audit:
         self._progress = progress
 
     def run(self, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Part]]:
-        """Each part's name and what it found, when it is done. prompts: at least one."""
+        """Each part's name and what it found, when it is done. prompts: at least one.
+
+        Raises `PromptTooLong` at once for one that the context cannot hold.
+        """
         options, engine = self._options, self._llm.engine
+        for prompt in prompts:  # before anything is measured
+            checked_prompt(self._llm.render(prompt.messages([])), engine.target.n_vocab, engine.target.n_ctx)
         # One of each kind: their texts differ most.
         kinds: dict[str, Prompt] = {}
         for prompt in prompts:

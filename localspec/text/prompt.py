@@ -42,6 +42,7 @@ class Template(Protocol):
         messages: list[dict[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str: ...
 
@@ -66,20 +67,30 @@ def render_prompt(
 
     Raises InvalidRequest for messages that are none, TemplateError as the template does.
     """
-    hidden = _Hidden(literals_of(vocab.control_literals))
+    hidden = Hidden(literals_of(vocab.control_literals))
     shielded = [hidden.hide_in(message) for message in checked_messages(messages)]
     rendered = template.render(
         shielded,
         tools=[hidden.hide_in(tool) for tool in tools] if tools else None,
         **{name: hidden.hide_in(value) for name, value in (variables or {}).items() if name not in _OWN},
     )
-    first, *rest = hidden.split(rendered + beginning)
-    ids = vocab.tokenize(first, parse_special=True, add_bos=_wants_bos(vocab, first))
+    return prompt_ids(vocab, hidden.split(rendered + beginning))
+
+
+def prompt_ids(vocab: Vocabulary, parts: Sequence[str]) -> list[int]:
+    """Ids of a rendered template as `Hidden.split` takes it apart, with a BOS if it wants one."""
+    return _not_empty(tokenize_parts(vocab, parts, add_bos=_wants_bos(vocab, parts[0])))
+
+
+def tokenize_parts(vocab: Vocabulary, parts: Sequence[str], *, add_bos: bool = False) -> list[int]:
+    """Ids of template text with the literals in it as plain text; `parts` are those of `Hidden.split`."""
+    first, *rest = parts
+    ids = vocab.tokenize(first, parse_special=True, add_bos=add_bos) if first or add_bos else []
     plain = {literal: _as_plain_text(vocab, literal) for literal in set(rest[::2])}
     for literal, text in zip(rest[::2], rest[1::2], strict=True):
         ids += plain[literal]
         ids += vocab.tokenize(text, parse_special=True) if text else []
-    return _not_empty(ids)
+    return ids
 
 
 def text_prompt(vocab: Vocabulary, text: str) -> list[int]:
@@ -92,15 +103,20 @@ def text_prompt(vocab: Vocabulary, text: str) -> list[int]:
     return _not_empty(vocab.tokenize(text, parse_special=True, add_bos=_wants_bos(vocab, text)))
 
 
-class _Hidden:
-    """Control-token texts, swapped for placeholders that no one can guess and no usual filter alters."""
+class Hidden:
+    """Control-token texts, swapped for placeholders that no one can guess and no usual filter alters.
+
+    mark: another such placeholder, to find a place again.
+    """
 
     def __init__(self, literals: Literals) -> None:
         self._literals = literals
         self._nonce = f"{secrets.randbits(128):039d}"
         self._texts: list[str] = []
+        self.mark = f"\ue000{self._nonce}\ue001"
 
     def hide(self, text: str) -> str:
+        """`text` with placeholders."""
         return self._literals.replace(text, self._placeholder)
 
     def hide_in(self, value: Any) -> Any:
@@ -119,6 +135,10 @@ class _Hidden:
         """text, literal, text, literal, ..., text."""
         parts = re.split(f"\ue000{self._nonce}([0-9]+)\ue001", rendered)
         return [self._texts[int(part)] if index % 2 else part for index, part in enumerate(parts)]
+
+    def restore(self, rendered: str) -> str:
+        """The text with the literals in their places again."""
+        return "".join(self.split(rendered))
 
 
 def _as_plain_text(vocab: Vocabulary, literal: str) -> list[int]:

@@ -1,0 +1,172 @@
+"""AsyncLLM: an `LLM` for asyncio. Every call is the `LLM`'s own, made in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Unpack
+
+from localspec.background import LoadProgress
+from localspec.engine import StrPath
+from localspec.llm import LLM
+from localspec.request import AnswerOptions, Chunk, Completion, Messages
+from localspec.turns import AnswerStream
+
+
+class AsyncAnswer(AsyncIterator[Chunk]):
+    """The chunks of one answer, as they come.
+
+    Cancelling the task that waits for one ends the answer, and so does dropping this. The answer is decoded on while
+    nobody reads. Errors of the call itself are raised by the first chunk.
+    """
+
+    def __init__(self, start: Callable[[], AnswerStream]) -> None:
+        self._pump = _Pump(start, asyncio.get_running_loop())
+
+    async def __anext__(self) -> Chunk:
+        try:
+            item = await self._pump.items.get()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if isinstance(item, Chunk):
+            return item
+        self._pump.items.put_nowait(None)  # whoever reads on finds the end
+        raise StopAsyncIteration if item is None else item
+
+    def cancel(self) -> None:
+        """End it with finish reason `cancelled`; what was decoded can still be read."""
+        self._pump.cancel()
+
+    async def aclose(self) -> None:
+        """End it, and wait until the engine is free for the next."""
+        self.cancel()
+        while isinstance(await self._pump.items.get(), Chunk):
+            pass
+        self._pump.items.put_nowait(None)
+
+    def __del__(self) -> None:
+        if "_pump" in self.__dict__:
+            self._pump.cancel()
+
+
+class _Pump:
+    """Reads a stream in a thread and hands its chunks to the event loop: None at the end, or the error."""
+
+    def __init__(self, start: Callable[[], AnswerStream], loop: asyncio.AbstractEventLoop) -> None:
+        self.items: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
+        self._start, self._loop = start, loop
+        self._lock = threading.Lock()
+        self._stream: AnswerStream | None = None
+        self._cancelled = False
+        threading.Thread(target=self._run, name="localspec answer", daemon=True).start()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _run(self) -> None:
+        try:
+            stream = self._start()
+            with self._lock:
+                self._stream = stream
+                cancelled = self._cancelled
+            if cancelled:
+                stream.cancel()
+            for chunk in stream:
+                self._put(chunk)
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, item: Chunk | BaseException | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.items.put_nowait, item)
+        except RuntimeError:  # the loop is closed: nobody reads on
+            self.cancel()
+
+
+class AsyncLLM:
+    """An `LLM` for asyncio; its answers queue as the `LLM`'s do. An async context manager.
+
+    llm: the engine, for everything that does not wait.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    @classmethod
+    async def load(
+        cls,
+        name_or_target: StrPath,
+        draft: StrPath | None = None,
+        *,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        **options: Any,
+    ) -> AsyncLLM:
+        """`LLM.load` in the background; cancelling the task cancels the load. `on_progress` is called in the loop."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def in_loop(callback: Callable[..., object], *arguments: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(callback, *arguments)
+
+        def tell(progress: LoadProgress) -> None:
+            if on_progress is not None:
+                in_loop(on_progress, progress)
+
+        loading = LLM.load_in_background(name_or_target, draft, on_progress=tell, **options)
+        loading.when_done(lambda: in_loop(done.set))
+        try:
+            await done.wait()
+        except asyncio.CancelledError:
+            if not loading.cancel():
+                with suppress(Exception):
+                    loading.result().close()
+            raise
+        return cls(loading.result())
+
+    def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+        """As `LLM.chat`."""
+        return AsyncAnswer(lambda: self.llm.chat(messages, **options))
+
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+        """As `LLM.stream`."""
+        return AsyncAnswer(lambda: self.llm.stream(prompt, **options))
+
+    async def generate(
+        self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]
+    ) -> Completion:
+        """As `LLM.generate`; cancelling the task ends the answer."""
+        completion = None
+        async for chunk in AsyncAnswer(lambda: self.llm.start(prompt, **options)):
+            completion = chunk.completion
+        assert completion is not None, "the last chunk carries the completion"
+        return completion
+
+    def ask(self, start: Callable[..., AnswerStream], *arguments: Any, **options: Any) -> AsyncAnswer:
+        """The answer that `start` begins: `conversation.ask` or `conversation.regenerate`, with its arguments."""
+        return AsyncAnswer(lambda: start(*arguments, **options))
+
+    def cancel(self) -> None:
+        """As `LLM.cancel`."""
+        self.llm.cancel()
+
+    async def close(self) -> None:
+        """As `LLM.close`: what runs is ended."""
+        await asyncio.to_thread(self.llm.close)
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

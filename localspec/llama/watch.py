@@ -1,0 +1,108 @@
+"""LoadWatch: how far the loading in a thread has come, and its end from outside."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from localspec.errors import LoadCancelled
+
+Report = Callable[[str, float], None]
+
+
+class Flag(Protocol):
+    """Stops forward passes while it is set."""
+
+    def set(self) -> None: ...
+
+
+class LoadWatch:
+    """One load. `report` hears the stage and the share done (0 to 1, never less than before), in the loading thread.
+
+    `cancel` works from any thread: the weights' reading ends at the next tensor, a measuring pass in its middle.
+    """
+
+    def __init__(self, report: Report = lambda stage, fraction: None) -> None:
+        self._report = report
+        self._lock = threading.Lock()
+        self._flags: weakref.WeakSet[Flag] = weakref.WeakSet()
+        self._cancelled = False
+        self._stage, self._low, self._high, self._done = "", 0.0, 0.0, 0.0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the load was told to end."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """End the load."""
+        with self._lock:
+            self._cancelled = True
+            flags = list(self._flags)
+        for flag in flags:
+            flag.set()
+
+    def adopt(self, flag: Flag) -> None:
+        """A flag made by this load, which is set when the load is cancelled."""
+        with self._lock:
+            self._flags.add(flag)
+            cancelled = self._cancelled
+        if cancelled:
+            flag.set()
+
+    def stage(self, text: str, low: float, high: float) -> None:
+        """A new stage, which takes the load from the share `low` to `high`. Raises `LoadCancelled`."""
+        self.check()
+        self._stage, self._low, self._high = text, low, high
+        self.advance(0.0)
+
+    def say(self, text: str) -> None:
+        """Other words for the stage."""
+        self._stage = text
+        self.advance(0.0)
+
+    def advance(self, fraction: float) -> bool:
+        """A share of the stage is done; False if the load is to end."""
+        done = self._low + (self._high - self._low) * min(max(fraction, 0.0), 1.0)
+        self._done = max(self._done, done)
+        self._report(self._stage, self._done)
+        return not self._cancelled
+
+    def check(self) -> None:
+        """Raise `LoadCancelled` if the load is to end."""
+        if self._cancelled:
+            raise LoadCancelled("The load was cancelled.", "Start it again.")
+
+
+_watch: ContextVar[LoadWatch | None] = ContextVar("localspec_load_watch", default=None)
+
+
+def current_watch() -> LoadWatch | None:
+    """The watch over what this thread loads."""
+    return _watch.get()
+
+
+@contextmanager
+def watching(watch: LoadWatch) -> Iterator[None]:
+    """What this thread loads inside the block is watched."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def stage(text: str, low: float, high: float) -> None:
+    """`LoadWatch.stage` of this thread's load, if it is watched."""
+    if (watch := _watch.get()) is not None:
+        watch.stage(text, low, high)
+
+
+def check_cancelled() -> None:
+    """`LoadWatch.check` of this thread's load, if it is watched."""
+    if (watch := _watch.get()) is not None:
+        watch.check()

@@ -1,0 +1,255 @@
+"""The asyncio adapter, and the end of the interpreter with everything still open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from localspec import LLM, LoadCancelled
+from localspec.aio import AsyncLLM
+from localspec.errors import EngineClosed, InvalidRequest, ModelFileError
+
+from .tinygguf import write_llama
+
+GREEDY = {"temperature": 0, "max_tokens": 20}
+ENDLESS = {"temperature": 0, "max_tokens": 400}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aio")
+    return {
+        "target": write_llama(folder / "target.gguf", seed=1),
+        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
+        "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40),
+    }
+
+
+def load(files, **options):
+    return AsyncLLM.load(files["target"], files["draft"], n_ctx=512, draft_tokens=3, **options)
+
+
+def engine(files):
+    return LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def expected(files):
+    with engine(files) as llm:
+        return llm.generate("abc", **GREEDY)
+
+
+def test_answers_are_the_llms_own(files, expected):
+    async def main():
+        seen = []
+        async with await load(files, on_progress=seen.append) as llm:
+            chunks = [chunk async for chunk in llm.stream("abc", **GREEDY)]
+            assert "".join(chunk.text for chunk in chunks) == expected.text
+            assert chunks[-1].completion.ids == expected.ids
+            assert (await llm.generate("abc", **GREEDY)).ids == expected.ids
+            answer = llm.chat([{"role": "user", "content": "x"}], **GREEDY)
+            assert [chunk async for chunk in answer][-1].completion.ids
+            assert [chunk async for chunk in answer] == []
+            assert seen[-1].fraction == 1.0
+        with pytest.raises(EngineClosed):
+            await llm.generate("abc")
+
+    asyncio.run(main())
+
+
+def test_answers_asked_for_at_once_queue(files, expected):
+    async def main():
+        async with await load(files) as llm:
+            return await asyncio.gather(*(llm.generate("abc", **GREEDY) for _ in range(8)))
+
+    assert [answer.ids for answer in asyncio.run(main())] == [expected.ids] * 8
+
+
+def test_a_conversation(files):
+    async def main():
+        async with await load(files) as llm:
+            conversation = llm.llm.conversation(**GREEDY)
+            first = [chunk async for chunk in llm.ask(conversation.ask, "x")][-1].completion
+            again = [chunk async for chunk in llm.ask(conversation.regenerate)][-1].completion
+            assert first.ids == again.ids and len(conversation.turns) == 1
+
+    asyncio.run(main())
+
+
+def test_errors_come_with_the_first_chunk(files):
+    async def main():
+        async with await load(files) as llm:
+            answer = llm.stream("abc", top_p=7)
+            with pytest.raises(InvalidRequest, match="top_p"):
+                await anext(answer)
+            assert [chunk async for chunk in answer] == []
+        with pytest.raises(ModelFileError):
+            await AsyncLLM.load("no/such/file.gguf")
+
+    asyncio.run(main())
+
+
+def test_cancelling_the_task_ends_the_answer_and_the_next_is_right(files, expected):
+    async def main():
+        async with await load(files) as llm:
+            task = asyncio.create_task(llm.generate("abc", **ENDLESS))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await llm.generate("abc", **GREEDY)).ids == expected.ids
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["cancel", "aclose", "drop", "break", "llm.cancel"])
+def test_every_other_end_frees_the_engine(files, expected, end):
+    async def main():
+        llm = AsyncLLM(LLM.from_files(files["deep"], n_ctx=512, draft_tokens=3))
+        async with llm:
+            first = (await llm.generate("abc", **GREEDY)).ids
+            answer = llm.stream("abc", **ENDLESS)
+            chunks = [await anext(answer)]
+            if end == "break":
+                async for _ in answer:
+                    break
+            elif end == "aclose":
+                await answer.aclose()
+                assert [chunk async for chunk in answer] == []
+            elif end != "drop":
+                (answer if end == "cancel" else llm).cancel()
+                chunks += [chunk async for chunk in answer]
+                assert chunks[-1].completion.finish_reason == "cancelled"
+            del answer
+            gc.collect()
+            assert (await llm.generate("abc", **GREEDY)).ids == first
+
+    asyncio.run(main())
+
+
+def test_the_loop_runs_on_while_the_model_works(files):
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticker = asyncio.create_task(tick())
+        async with await load(files) as llm:
+            loaded = ticks
+            await llm.generate("abc", **ENDLESS)
+            assert 0 < loaded < ticks
+        ticker.cancel()
+
+    asyncio.run(main())
+
+
+def test_cancelling_the_load_frees_everything(files):
+    async def main():
+        stopped = asyncio.Event()
+        task = asyncio.create_task(load(files, on_progress=lambda _progress: stopped.set()))
+        await stopped.wait()
+        task.cancel()
+        with pytest.raises((asyncio.CancelledError, LoadCancelled)):
+            await task
+
+    asyncio.run(main())
+    deadline = time.monotonic() + 60
+    while any(thread.name == "localspec load" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_closing_while_answers_run_and_wait(files):
+    async def main():
+        llm = AsyncLLM(LLM.from_files(files["deep"], n_ctx=512, draft_tokens=3))
+        tasks = [asyncio.create_task(llm.generate("abc", **ENDLESS)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        await llm.close()
+        await llm.close()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, EngineClosed) or end.finish_reason == "cancelled" for end in ends)
+        assert any(isinstance(end, EngineClosed) for end in ends)
+
+    asyncio.run(main())
+
+
+# The end of the interpreter
+
+START = """
+import asyncio, gc, sys, threading, time
+from localspec import LLM, Conversation
+from localspec.aio import AsyncLLM
+from localspec.errors import EngineClosed
+path, deep = sys.argv[1:3]
+def load(**options): return LLM.from_files(path, n_ctx=512, draft_tokens=3, **options)
+"""
+EXITS = {
+    "loading": "loading = LLM.load_in_background(deep, n_ctx=512)",
+    "loading in its middle": """
+begun = threading.Event()
+loading = LLM.load_in_background(deep, on_progress=lambda p: (begun.set(), time.sleep(0.005)), draft_tokens=3)
+begun.wait()""",
+    "loading done, result not taken": """
+loading = LLM.load_in_background(path, draft_tokens=3)
+while not loading.done: time.sleep(0.01)""",
+    "loading result, llm after": "loading = LLM.load_in_background(path, draft_tokens=3); llm = loading.result()",
+    "loading dropped": "LLM.load_in_background(deep, n_ctx=512); gc.collect()",
+    "loading cancelled": "loading = LLM.load_in_background(deep, n_ctx=512); loading.cancel()",
+    "stream after llm": "llm = load(); stream = llm.stream('abc'); next(stream); del llm",
+    "stream before llm": "llm = load(); stream = llm.stream('abc'); next(stream); del stream",
+    "conversation": "llm = load(); c = llm.conversation(); s = c.ask('x'); next(s)",
+    "conversation without llm": "c = load().conversation(); list(c.ask('x', max_tokens=3))",
+    "cycle": "llm = load(); c = llm.conversation(); s = c.ask('x'); next(s); llm.me = (llm, c, s); del llm, c, s",
+    "idle timer": "llm = load(unload_after=1000)",
+    "idle, unloaded": "llm = load(unload_after=0.001); time.sleep(0.2)",
+    "idle, in a thread": """
+llm = load(unload_after=0.001)
+def work():
+    try:
+        while True: llm.generate('abc', max_tokens=3)
+    except EngineClosed: pass
+threading.Thread(target=work, daemon=True).start(); time.sleep(0.3)""",
+    "saving": "llm = load(); c = llm.conversation(); list(c.ask('x', max_tokens=3)); c.save(sys.argv[3])",
+    "async, open": """
+async def main():
+    llm = AsyncLLM(load()); global answer; answer = llm.stream('abc', temperature=0); await anext(answer)
+asyncio.run(main())""",
+    "async, task left": """
+async def main():
+    global llm
+    llm = AsyncLLM(LLM.from_files(deep, n_ctx=512, draft_tokens=3))
+    asyncio.create_task(llm.generate('abc', temperature=0)); await asyncio.sleep(0.2)
+asyncio.run(main())""",
+    "async, load left": """
+async def main():
+    asyncio.create_task(AsyncLLM.load(deep, n_ctx=512)); await asyncio.sleep(0.01)
+asyncio.run(main())""",
+    "async, load raises": """
+async def main():
+    task = asyncio.create_task(AsyncLLM.load(deep, n_ctx=512)); await asyncio.sleep(0.01); sys.exit(0)
+asyncio.run(main())""",
+}
+
+
+@pytest.mark.parametrize("case", list(EXITS))
+def test_the_interpreter_ends_in_silence(files, tmp_path, case):
+    arguments = [sys.executable, "-X", "faulthandler", "-c", START + EXITS[case]]
+    done = subprocess.run(
+        [*arguments, str(files["target"]), str(files["deep"]), str(tmp_path / "saved")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "LOCALSPEC_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

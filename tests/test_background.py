@@ -1,0 +1,189 @@
+"""Loading in the background: progress, cancel at every stage, memory asked for before anything is read."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from localspec import LLM, LoadCancelled, memory_needed
+from localspec.errors import InvalidRequest, LocalspecError, ModelFileError, ModelLoadError, UnknownPair
+from localspec.llama import context, model
+from localspec.llama.memory import MemoryEstimate
+
+from .tinygguf import write_llama, write_mamba
+
+GREEDY = {"temperature": 0, "max_tokens": 8}
+STAGES = (
+    "reading", "loading target", "loading draft", "measuring target", "measuring draft", "preparing draft", "ready",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("background")
+    return {
+        "target": write_llama(folder / "target.gguf", seed=1),
+        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
+    }
+
+
+@pytest.fixture
+def prepares(monkeypatch):
+    """Every load measures, and makes and tries a copy of the draft."""
+    monkeypatch.setattr("localspec.preparation.MIN_BYTES", 0)
+    monkeypatch.setattr("localspec.preparation._can_pay", lambda *_arguments: True)
+    monkeypatch.setattr("localspec.preparation.require_room", lambda *_arguments: None)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Every model and context that was made."""
+    made = []
+    for owner in (model.Model, context.Context):
+        monkeypatch.setattr(owner, "__init__", _recording(owner.__init__, made))
+    return made
+
+
+def _recording(original, made):
+    def init(self, *arguments, **options):
+        made.append(self)
+        original(self, *arguments, **options)
+
+    return init
+
+
+def test_progress_goes_up_through_every_stage(files, tmp_path, prepares):
+    seen = []
+    loading = LLM.load_in_background(
+        files["target"], files["draft"], on_progress=seen.append, home=tmp_path, n_ctx=512
+    )
+    with loading.result(120) as llm:
+        assert loading.done and loading.progress == seen[-1]
+        assert llm.generate("abc", **GREEDY).ids
+    shares = [progress.fraction for progress in seen]
+    assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] == 1.0
+    found = [next((stage for stage in STAGES if _is(progress.stage, stage)), "") for progress in seen]
+    assert sorted(set(found) - {""}, key=found.index) == list(STAGES)
+    assert len({share for share, stage in zip(shares, found, strict=True) if stage == "loading target"}) > 3
+
+
+def _is(text, stage):
+    """A stage may go on in the words that `notify` gets."""
+    word, _, name = stage.partition(" ")
+    return text.lower().startswith(word) and name in text
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_cancel_at_every_stage_frees_everything(files, tmp_path, prepares, opened, stage):
+    begun = threading.Event()
+
+    def on_progress(progress):
+        begun.wait(30)
+        if _is(progress.stage, stage):
+            assert loading.cancel()
+
+    loading = LLM.load_in_background(
+        files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512
+    )
+    begun.set()
+    with pytest.raises(LoadCancelled, match="cancelled"):
+        loading.result(120)
+    assert loading.done and not loading.cancel()
+    assert all(thing._handle is None for thing in opened)
+    assert bool(opened) == (stage != "reading")
+    assert not list(tmp_path.rglob("*.part"))
+    with LLM.load(files["target"], files["draft"], home=tmp_path, n_ctx=512) as llm:
+        assert llm.generate("abc", **GREEDY).ids
+
+
+def test_a_failed_load_raises_its_own_error_and_frees_the_first_model(files, tmp_path, opened):
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(files["draft"].read_bytes()[:-4000])
+    with pytest.raises((ModelLoadError, ModelFileError), match="damaged"):
+        LLM.load_in_background(files["target"], damaged, draft_tokens=3).result(60)
+    assert all(thing._handle is None for thing in opened)
+    with pytest.raises(InvalidRequest, match="colour"):
+        LLM.load_in_background(files["target"], colour=3).result(60)
+    with pytest.raises(UnknownPair, match="no-such-pair"):
+        LLM.load_in_background("no-such-pair").result(60)
+
+
+@pytest.mark.parametrize("stage", ["reading", "loading target"])
+def test_what_a_listener_raises_ends_the_load(files, opened, stage):
+    def on_progress(progress):
+        if _is(progress.stage, stage):
+            raise RuntimeError("the window is gone")
+
+    loading = LLM.load_in_background(files["target"], on_progress=on_progress, draft_tokens=3)
+    with pytest.raises(RuntimeError, match="window"):
+        loading.result(60)
+    assert all(thing._handle is None for thing in opened)
+
+
+def test_a_result_that_takes_too_long_can_be_asked_for_again(files):
+    go_on = threading.Event()
+    loading = LLM.load_in_background(
+        files["target"], on_progress=lambda progress: go_on.wait(60), draft_tokens=3
+    )
+    with pytest.raises(TimeoutError, match=r"starting|reading"):
+        loading.result(0.01)
+    assert not loading.done
+    told = []
+    loading.when_done(lambda: told.append(loading.done))
+    go_on.set()
+    loading.result(60).close()
+    loading.when_done(lambda: told.append("at once"))
+    assert told == [True, "at once"]
+    assert not loading.cancel() and loading.result(0) is loading.result()
+
+
+def test_two_loads_at_once_do_not_stop_each_other(files):
+    stopped = LLM.load_in_background(files["target"], files["draft"], draft_tokens=3)
+    stopped.cancel()
+    kept = LLM.load_in_background(files["target"], files["draft"], draft_tokens=3)
+    with pytest.raises(LoadCancelled):
+        stopped.result(60)
+    with kept.result(60) as llm:
+        assert llm.generate("abc", **GREEDY).ids
+
+
+# Memory
+
+
+def test_the_estimate_adds_both_models_up(files):
+    alone = memory_needed(files["target"], n_ctx=256)
+    both = memory_needed(files["target"], files["draft"], n_ctx=256)
+    assert both.weights == sum(path.stat().st_size for path in files.values())
+    assert both.kv_cache == 2 * alone.kv_cache == 2 * 256 * 2 * 2 * 32 * 2  # layers, K and V, width, bytes
+    assert alone.compute > 0 and both.compute > alone.compute
+    assert both.total == both.weights + both.kv_cache + both.compute and both.fits
+    assert memory_needed(files["target"], n_ctx=512).kv_cache == 2 * alone.kv_cache
+    assert memory_needed(files["target"], n_ctx=10**6) == memory_needed(files["target"], n_ctx=512)
+    assert memory_needed(files["target"], n_ctx=256, cache_type_v="f32").kv_cache == 1.5 * alone.kv_cache
+
+
+def test_a_recurrent_model_needs_no_cache(tmp_path):
+    assert memory_needed(write_mamba(tmp_path / "mamba.gguf")).kv_cache == 0
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1000, True), (999, False)])
+def test_what_fits(free, fits):
+    assert MemoryEstimate(weights=500, kv_cache=400, compute=100, available=free).fits is fits
+
+
+def test_a_pair_of_which_only_the_target_fits_is_refused_before_any_is_loaded(files, monkeypatch, opened):
+    needed = memory_needed(files["target"], n_ctx=512).total
+    monkeypatch.setattr("localspec.llama.memory.free_memory", lambda: needed + 1000)
+    with pytest.raises(LocalspecError, match=r"target\.gguf and draft\.gguf .* GB are free") as caught:
+        LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3)
+    assert opened == []
+    error = caught.value
+    assert type(error).__name__ == "MemoryShort" and error.needed > error.free == needed + 1000
+    LLM.from_files(files["target"], n_ctx=512, draft_tokens=3).close()
+    LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3, check_memory=False).close()
+
+
+def test_a_bad_context_size_is_refused(files):
+    with pytest.raises(InvalidRequest, match="n_ctx"):
+        memory_needed(files["target"], n_ctx=0)

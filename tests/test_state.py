@@ -1,0 +1,197 @@
+"""Saved cells: what comes back is what was there, and wrong bytes never reach llama.cpp."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from localspec.decoding.session import Session
+from localspec.errors import DecodeError, InvalidRequest, LocalspecError, StateError
+from localspec.llama.context import Context, ContextOptions
+from localspec.llama.model import Model
+from localspec.llama.state import MAGIC, pack, unpack
+
+from .tinygguf import write_gemma, write_llama, write_mamba
+
+PROMPT = [5, 9, 14, 200, 31, 77, 8, 120]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("state")
+    return {
+        "llama": write_llama(folder / "llama.gguf", seed=1),
+        "tuned": write_llama(folder / "tuned.gguf", seed=1, noise=0.05),
+        "gemma": write_gemma(folder / "gemma.gguf", seed=1),
+        "mamba": write_mamba(folder / "mamba.gguf", seed=1),
+    }
+
+
+@contextmanager
+def opened(path, **options):
+    model = Model(path)
+    context = Context(model, ContextOptions(**{"n_ctx": 128, "n_sequences": 2, **options}))
+    try:
+        yield context
+    finally:
+        context.close()
+        model.close()
+
+
+def saved(context, tokens=PROMPT, sequence_id=0):
+    session = Session(context, sequence_id)
+    session.forward(tokens)
+    return session.save()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma", "mamba"])
+def test_the_next_row_is_the_one_without_the_detour(files, name):
+    with opened(files[name]) as context:
+        tokens, data = saved(context)
+        session = Session(context)
+        session.tokens = list(tokens)
+        (expected,) = session.forward([42])
+        session.rollback(0)
+        session.forward([1, 2, 3])
+        session.restore(tokens, data)
+        assert session.tokens == PROMPT and context.length(0) == len(PROMPT)
+        (again,) = session.forward([42])
+        assert np.array_equal(again, expected)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(60, 60), (50, 0), (40, 0), (0, 0)])
+def test_a_window_that_was_saved_is_not_cut_to_cells_that_it_lacks(files, length, kept):
+    """A saved sliding window holds its last cells only: cut to 40, nothing is there, and nobody says so."""
+    tokens = [7 * index % 250 for index in range(60)]
+    with opened(files["gemma"]) as context:
+        _, data = saved(context, tokens)
+        session = Session(context)
+        session.restore(tokens, data)
+        assert session.align([*tokens[:length], 3]) == kept == context.length(0)
+        (row,) = session.forward([*tokens[kept:length], 3])
+        session.rollback(0)
+        (expected,) = session.forward([*tokens[:length], 3])
+        assert np.argmax(row) == np.argmax(expected) and np.allclose(row, expected, atol=0.1)
+
+
+def test_a_restored_window_lets_drafts_be_rolled_back(files):
+    tokens = [7 * index % 250 for index in range(60)]
+    with opened(files["gemma"]) as context:
+        _, data = saved(context, tokens)
+        session = Session(context)
+        session.restore(tokens, data)
+        session.forward([3, 4, 5, 6])
+        session.rollback(61)
+        assert context.length(0) == 61
+
+
+def test_another_context_and_another_sequence_take_it(files):
+    with opened(files["llama"]) as context:
+        tokens, data = saved(context)
+        (expected,) = Session(context, 1).forward([*PROMPT, 42])
+    with opened(files["llama"], n_ctx=64) as context:
+        session = Session(context, 1)
+        session.restore(tokens, data)
+        (row,) = session.forward([42])
+        assert np.argmax(row) == np.argmax(expected) and np.allclose(row, expected, atol=0.1)
+
+
+def test_an_empty_sequence_is_a_state_too(files):
+    with opened(files["llama"]) as context:
+        data = context.save_state(0)
+        session = Session(context)
+        session.forward(PROMPT)
+        session.restore([], data)
+        assert session.tokens == [] and context.length(0) == 0
+
+
+@pytest.mark.parametrize("cut", [0, 1, len(MAGIC), 40, 60, 500, -1])
+def test_a_shortened_state_is_refused_and_the_cells_stay(files, cut):
+    with opened(files["llama"]) as context:
+        tokens, data = saved(context)
+        session = Session(context)
+        session.tokens = list(tokens)
+        with pytest.raises(StateError):
+            session.restore(tokens, data[:cut])
+        assert session.tokens == PROMPT and context.length(0) == len(PROMPT)
+
+
+def test_one_changed_bit_anywhere_is_refused(files):
+    with opened(files["llama"]) as context:
+        _, data = saved(context)
+        for position in [*range(60), *range(60, len(data), len(data) // 40), len(data) - 1]:
+            wrong = bytearray(data)
+            wrong[position] ^= 1
+            with pytest.raises(StateError):
+                context.load_state(bytes(wrong))
+
+
+@pytest.mark.parametrize("value", [None, "text", 7, [1, 2]])
+def test_what_is_no_bytes_is_refused(files, value):
+    with opened(files["llama"]) as context, pytest.raises(InvalidRequest, match="saved state"):
+        context.load_state(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("tuned", {}, "another model"),
+        ("gemma", {}, "another model"),
+        ("llama", {"cache_type_v": "bf16"}, "another V cache"),
+        ("llama", {"n_ctx": 4}, "8 tokens and the context 4"),
+    ],
+)
+def test_a_state_of_something_else_is_refused_by_name(files, name, options, said):
+    with opened(files["llama"]) as context:
+        tokens, data = saved(context)
+    with opened(files[name], **options) as context, pytest.raises(StateError, match=said):
+        Session(context).restore(tokens, data)
+
+
+def test_cells_that_llama_cpp_refuses_leave_an_empty_sequence(files):
+    """Whole by its checksum, and yet not what it says: the process lives, and so does the context."""
+    with opened(files["llama"]) as context:
+        _, data = saved(context)
+        facts, cells = unpack(data)
+        session = Session(context)
+        session.tokens = list(PROMPT)
+        with pytest.raises(StateError, match="refused"):
+            session.restore(PROMPT, pack(facts, cells[: len(cells) // 2]))
+        assert session.tokens == [] and context.length(0) == 0
+        assert len(session.forward(PROMPT)) == 1
+
+
+def test_tokens_that_are_not_those_of_the_state_are_refused(files):
+    with opened(files["llama"]) as context:
+        tokens, data = saved(context)
+        session = Session(context)
+        with pytest.raises(StateError, match="8 tokens, and 3"):
+            session.restore(tokens[:3], data)
+        assert session.tokens == [] and context.length(0) == 0
+
+
+def test_a_full_context_is_refused_by_llama_cpp_and_not_by_an_abort(files):
+    with opened(files["llama"], n_ctx=256) as context:
+        tokens, data = saved(context, PROMPT * 20)
+    with opened(files["llama"], n_ctx=256) as context:
+        Session(context, 1).forward(PROMPT * 20)
+        with pytest.raises(StateError, match="refused"):
+            Session(context).restore(tokens, data)
+        assert context.length(1) == 160
+
+
+def test_faults_of_the_caller(files):
+    with opened(files["llama"]) as context:
+        for sequence_id in (-1, 2):
+            with pytest.raises(InvalidRequest, match="sequence_id"):
+                context.save_state(sequence_id)
+            with pytest.raises(InvalidRequest, match="sequence_id"):
+                context.load_state(b"", sequence_id)
+        data = context.save_state()
+    for call in (context.save_state, lambda: context.load_state(data)):
+        with pytest.raises(DecodeError, match="closed"):
+            call()
+    with pytest.raises(LocalspecError, match="cannot be saved"):
+        Session(object()).save()  # type: ignore[arg-type]
