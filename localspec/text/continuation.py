@@ -53,10 +53,7 @@ def next_prompt(
     again. Raises what `render_prompt` raises.
     """
     hidden = Hidden(literals_of(vocab.control_literals))
-    shielded = [
-        {field: hidden.hide(text) for field, text in message.items()}
-        for message in checked_messages(messages)
-    ]
+    shielded = [hidden.hide_in(message) for message in checked_messages(messages)]
     whole = template.render(shielded)
     digest = _digest(hidden.restore(whole))
     if said is None:
