@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
-import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from localspec.decoding.calibrate import calibrate
 from localspec.decoding.costs import CostTable
-from localspec.engine import Engine, EngineOptions
-from localspec.hub.store import default_home
+from localspec.engine import Engine
+from localspec.engine_options import EngineOptions
+from localspec.hub.home import default_home
+from localspec.hub.measurements import Measurements, this_build, this_machine
 from localspec.llama.backend import physical_cores
 from localspec.llama.context import Context
 from localspec.llama.metadata import Metadata
@@ -42,19 +40,17 @@ def measured_costs(
 
     The sessions of the engine must not be in use; their cells are overwritten.
     """
-    folder = (home or default_home()) / "calibration"
-    target = _costs_of(engine.target, engine, folder, True, redo, notify)
-    draft = _costs_of(engine.draft, engine, folder, False, redo, notify) if engine.draft else None
+    kept = _kept(home)
+    target = _costs_of(engine.target, engine, kept, True, redo, notify)
+    draft = _costs_of(engine.draft, engine, kept, False, redo, notify) if engine.draft else None
     return Costs(target, draft)
 
 
 def _costs_of(
-    context: Context, engine: Engine, folder: Path, verifies: bool, redo: bool, notify: Notify
+    context: Context, engine: Engine, kept: Measurements, verifies: bool, redo: bool, notify: Notify
 ) -> CostTable:
     facts = _facts(context, engine, verifies)
-    name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
-    path = folder / f"{name}.json"
-    known = None if redo else _read(path, facts)
+    known = None if redo else _table(kept.find(facts))
     if known is not None:
         return known
     min_width = engine.session.min_width if verifies else 1
@@ -63,7 +59,7 @@ def _costs_of(
     log.info("measuring what passes of %s cost", context.model.path.name)
     measured = calibrate(context, verifies=verifies, min_width=min_width)
     if measured.steady:
-        _write(path, {"format": FORMAT, "facts": facts, **measured.table.to_dict()})
+        kept.keep(facts, measured.table.to_dict())
     else:
         notify("The machine was busy, so this is not kept: it will be measured again at the next start.")
     return measured.table
@@ -84,23 +80,18 @@ def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object
         "cache": [options.cache_type_k, options.cache_type_v],
         "n_ctx": context.n_ctx,
         "widths": [engine.session.min_width if verifies else 1, context.n_batch],
-        "build": metadata.version("llama-cpp-python"),
-        "machine": _machine(),
+        "build": this_build(),
+        "machine": this_machine(),
     }
-
-
-def _machine() -> list[object]:
-    return [platform.node(), platform.machine(), platform.processor(), os.cpu_count()]
 
 
 def calibrated_files(home: Path) -> set[tuple[str, int]]:
     """Name and bytes of each model file whose costs were measured on this machine, under whatever settings."""
     found = set()
-    for path in (home / "calibration").glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads(path.read_text(encoding="utf-8"))
-            facts = data["facts"]
-            if data["format"] == FORMAT and facts["machine"] == _machine():
+    for measurement in _kept(home):
+        facts = measurement.facts
+        with suppress(KeyError, TypeError, ValueError):
+            if facts["machine"] == this_machine():
                 found.add((str(facts["file"]), int(facts["bytes"])))
     return found
 
@@ -112,13 +103,13 @@ def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> floa
     """
     ours = _facts(engine.target, engine, True)
     same = ("file", "bytes", "format", "verifies", "threads", "gpu_layers", "build", "machine")
-    known = []
-    for path in ((home or default_home()) / "calibration").glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads(path.read_text(encoding="utf-8"))
-            facts = data["facts"]
-            if data["format"] == FORMAT and facts != ours and all(facts[key] == ours[key] for key in same):
-                known.append(CostTable.from_dict(data).time(1))
+    known = [
+        table.time(1)
+        for measurement in _kept(home)
+        if measurement.facts != ours
+        and _agree(measurement.facts, {key: ours[key] for key in same})
+        and (table := _table(measurement.result))
+    ]
     return min(known) / costs.target.time(1) if known else None
 
 
@@ -138,17 +129,14 @@ def kept_costs(
         "repack": options.repack,
         "cache": [options.cache_type_k, options.cache_type_v],
         "n_ctx": options.n_ctx,
-        "build": metadata.version("llama-cpp-python"),
-        "machine": _machine(),
+        "build": this_build(),
+        "machine": this_machine(),
     }
-    found = []
-    for path in ((home or default_home()) / "calibration").glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads(path.read_text(encoding="utf-8"))
-            facts = data["facts"]
-            if data["format"] == FORMAT and all(facts[key] == value for key, value in wanted.items()):
-                found.append((path.stat().st_mtime_ns, path.name, CostTable.from_dict(data)))
-    return max(found, key=lambda item: item[:2])[2] if found else None
+    found = [measurement for measurement in _kept(home) if _agree(measurement.facts, wanted)]
+    for measurement in sorted(found, key=lambda found: found.written, reverse=True):
+        if table := _table(measurement.result):
+            return table
+    return None
 
 
 def strict_sentence(engine: Engine, home: Path | None, notify: Notify) -> str:
@@ -162,19 +150,16 @@ def strict_sentence(engine: Engine, home: Path | None, notify: Notify) -> str:
     return f"Strict mode: {engine.strict_form}; {price}."
 
 
-def _read(path: Path, facts: dict[str, object]) -> CostTable | None:
-    """A cache: whatever is wrong with the file, it is measured again."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] == FORMAT and data["facts"] == facts:
-            return CostTable.from_dict(data)
+def _kept(home: Path | None) -> Measurements:
+    return Measurements((home or default_home()) / "calibration", FORMAT)
+
+
+def _agree(facts: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
+    return all(name in facts and facts[name] == value for name, value in wanted.items())
+
+
+def _table(result: Mapping[str, Any] | None) -> CostTable | None:
+    """The costs in a result; None for none, and for what is no table: it is measured again."""
+    with suppress(ValueError, KeyError, TypeError):
+        return None if result is None else CostTable.from_dict(result)
     return None
-
-
-def _write(path: Path, data: dict[str, object]) -> None:
-    """A read-only home is no reason to fail: the costs are then measured at every start."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.part")
-        unfinished.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        unfinished.replace(path)

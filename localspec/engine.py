@@ -6,26 +6,27 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, ModelDrafter, NoDrafter
 from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
 from localspec.decoding.session import Session
-from localspec.errors import InvalidRequest
+from localspec.engine_options import EngineOptions
 from localspec.hub.conduct import context as context_reach
 from localspec.hub.pairing import check_pair, why_no_draft
 from localspec.llama.backend import supports_gpu
 from localspec.llama.cancel import CancelFlag
-from localspec.llama.context import Context, ContextOptions
+from localspec.llama.context import Context
+from localspec.llama.context_options import ContextOptions
 from localspec.llama.memory import Load, check_memory
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.template import ChatTemplate
 from localspec.llama.watch import stage
 from localspec.prefixes import KeptPrefixes
-from localspec.strictness import Widths, strict_form, strict_widths
+from localspec.strictness import Widths, strict_widths
 
 StrPath = str | os.PathLike[str]
 
@@ -33,51 +34,6 @@ TARGET_ROWS = 32
 """Logit rows of one pass of the target: drafts of up to 31 tokens."""
 READ, LOADED = 0.02, 0.8
 """Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """How both models are loaded.
-
-    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
-    gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
-    use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
-    check_memory: refuse models that exceed the free memory by estimate.
-    no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
-    faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
-    keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
-    at most `prefix_bytes` of memory.
-    """
-
-    n_ctx: int = 4096
-    threads: int | None = None
-    gpu_layers: str | int = "auto"
-    draft_gpu_layers: str | int = "auto"
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    use_mmap: bool = True
-    repack: bool = True
-    check_memory: bool = True
-    no_draft: bool = False
-    prepare_draft: bool = True
-    strict: bool = False
-    keep_prefixes: int = 4
-    prefix_bytes: int = 1 << 30
-
-    def strict_for(self, target: Metadata) -> EngineOptions:
-        """These options with what strict mode changes for a target."""
-        form = strict_form(target, self.cache_type_k, self.cache_type_v, self.repack)
-        return replace(self, **asdict(form))
-
-    def context(self, n_ctx: int, n_outputs: int) -> ContextOptions:
-        """Options of one model's context."""
-        return ContextOptions(
-            n_ctx=n_ctx,
-            n_outputs=n_outputs,
-            threads=self.threads,
-            cache_type_k=self.cache_type_k,
-            cache_type_v=self.cache_type_v,
-        )
 
 
 class Engine:
@@ -296,15 +252,3 @@ def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
         "repack": options.repack,
         "strict": options.strict,
     }
-
-
-def engine_options(values: dict[str, object]) -> EngineOptions:
-    """Options from keyword arguments. Raises `InvalidRequest` naming an unknown one."""
-    try:
-        return replace(EngineOptions(), **values)  # type: ignore[arg-type]
-    except TypeError:
-        known = EngineOptions.__dataclass_fields__
-        unknown = sorted(set(values) - set(known))
-        raise InvalidRequest(
-            f"There is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
-        ) from None

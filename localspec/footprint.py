@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from localspec.engine import TARGET_ROWS, EngineOptions
+from localspec.engine import TARGET_ROWS
+from localspec.engine_options import EngineOptions
 from localspec.llama.memory import Load, MemoryEstimate, memory_estimate
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.sources import StrPath, find

@@ -13,7 +13,8 @@ from localspec.answering import answer_chunks, make_request
 from localspec.background import Loading, LoadProgress
 from localspec.calibration import Notify
 from localspec.conversation import Conversation
-from localspec.engine import Engine, StrPath, engine_options
+from localspec.engine import Engine, StrPath
+from localspec.engine_options import engine_options
 from localspec.errors import LocalspecError
 from localspec.hub.catalogue import DEFAULT_PAIR
 from localspec.hub.usage import record_use

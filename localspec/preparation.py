@@ -5,22 +5,21 @@ Requantizing moves how many drafted tokens are accepted, and never what comes ou
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from importlib import metadata
 from pathlib import Path
 
 from localspec.calibration import Costs, Notify
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Context, Span
-from localspec.engine import Engine, EngineOptions, StrPath
+from localspec.engine import Engine, StrPath
+from localspec.engine_options import EngineOptions
 from localspec.errors import LocalspecError, StoreError
 from localspec.hub.disk import require_room, sync
+from localspec.hub.measurements import this_build, this_machine
 from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.hub.store import default_home
 from localspec.llama import context as llama_context
@@ -252,8 +251,8 @@ def _can_pay(engine: Engine, draft: Path, costs: Costs) -> bool:
 def _facts(options: EngineOptions) -> dict[str, object]:
     """What the comparison depends on."""
     return {
-        "machine": [platform.node(), platform.machine(), platform.processor(), os.cpu_count()],
-        "build": metadata.version("llama-cpp-python"),
+        "machine": this_machine(),
+        "build": this_build(),
         "threads": options.threads or physical_cores(),
         "repack": options.repack,
     }

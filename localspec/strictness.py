@@ -6,21 +6,18 @@ distribution). Which widths share their bits is measured here, once for a model,
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import os
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 
 from localspec.decoding.classes import WidthClass, width_classes
 from localspec.errors import ModelLoadError
 from localspec.hub.home import default_home
-from localspec.llama.context import Context, ContextOptions
+from localspec.hub.measurements import Measurements, this_build, this_machine
+from localspec.llama.context import Context
+from localspec.llama.context_options import ContextOptions
 from localspec.llama.metadata import Metadata
 from localspec.llama.model import Model
 
@@ -78,12 +75,10 @@ def strict_widths(
     Raises `ModelLoadError` with the classes found where they leave no room to draft.
     """
     facts = _facts(model, options)
-    name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
-    path = (home or default_home()) / "calibration" / f"strict-{name}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["facts"] == facts:
-            return Widths(int(data["low"]), int(data["high"]))
+    kept = Measurements((home or default_home()) / "strict", FORMAT)
+    with suppress(KeyError, TypeError, ValueError):
+        if (found := kept.find(facts)) is not None:
+            return Widths(int(found["low"]), int(found["high"]))
     notify(f"Measuring which passes of {model.path.name} give the same bits here, once (some seconds).")
     classes = measured_classes(model, options)
     widths = usable_widths(classes)
@@ -94,11 +89,7 @@ def strict_widths(
             "Use a Q4_0 or Q8_0 file of this model, or leave --strict out.",
             path=str(model.path),
         )
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.part")
-        unfinished.write_text(json.dumps({"facts": facts, **asdict(widths)}, indent=1), encoding="utf-8")
-        unfinished.replace(path)
+    kept.keep(facts, asdict(widths))
     return widths
 
 
@@ -153,13 +144,12 @@ def describe_classes(classes: Sequence[WidthClass]) -> str:
 def _facts(model: Model, options: ContextOptions) -> dict[str, object]:
     stat = model.path.stat()
     return {
-        "format": FORMAT,
         "file": model.path.name,
         "bytes": stat.st_size,
         "gpu_layers": model.gpu_layers,
         "repack": model.repack,
         "threads": options.threads,
         "cache": [options.cache_type_k, options.cache_type_v],
-        "build": metadata.version("llama-cpp-python"),
-        "machine": [platform.node(), platform.machine(), platform.processor(), os.cpu_count()],
+        "build": this_build(),
+        "machine": this_machine(),
     }

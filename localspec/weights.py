@@ -11,7 +11,8 @@ from pathlib import Path
 from localspec.calibration import Notify, measured_costs, strict_sentence
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
-from localspec.engine import Engine, EngineOptions
+from localspec.engine import Engine
+from localspec.engine_options import EngineOptions
 from localspec.errors import EngineClosed, LoadCancelled
 from localspec.llama.watch import LoadWatch, watching
 from localspec.policy import describe_drafting

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from localspec import calibration
 from localspec.calibration import Costs
 from localspec.cli import main
-from localspec.cli.options import ModelOptions, loading_options, model_options
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import loading_options, model_options
 from localspec.cli.progress import progress_of
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from localspec.cli import loading, main, pulling
-from localspec.cli.options import ModelOptions
+from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
 from localspec.decoding.params import SamplingParams
@@ -268,7 +268,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
 
 
 def test_the_defaults_are_those_of_the_library(opened: list[ModelOptions]) -> None:
-    from localspec.engine import EngineOptions
+    from localspec.engine_options import EngineOptions
 
     assert run("-p", "hi").exit_code == 0
     (options,) = opened

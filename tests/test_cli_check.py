@@ -14,7 +14,8 @@ from localspec import calibration
 from localspec.cli import main
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable
-from localspec.engine import Engine, EngineOptions
+from localspec.engine import Engine
+from localspec.engine_options import EngineOptions
 from localspec.errors import SourceUnreachable, UnknownPair
 from localspec.hub import subject
 from localspec.hub.catalogue import HubSource, ModelFile, Pair

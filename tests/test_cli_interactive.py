@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from localspec.cli.answer import Answer
 from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.interactive import COMMANDS, Chat
-from localspec.cli.options import ModelOptions, model_options
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import model_options
 from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
 from localspec.errors import PromptTooLong, StoreError

@@ -18,6 +18,7 @@ from localspec.hub import usage
 from localspec.hub.catalogue import own_folder
 from localspec.hub.holding import format_in_name, holding
 from localspec.hub.home import default_home
+from localspec.hub.measurements import this_machine
 from localspec.hub.usage import last_use, record_use
 from tests.storekit import Shelf, model_file, run
 from tests.storekit import listing as everything
@@ -45,7 +46,7 @@ def calibrate(shelf: Shelf, machine: object = None) -> None:
         facts = {
             "file": path.name,
             "bytes": path.stat().st_size,
-            "machine": machine or calibration._machine(),
+            "machine": machine or this_machine(),
         }
         text = json.dumps({"format": calibration.FORMAT, "facts": facts})
         (shelf.home / "calibration" / f"{path.name}.json").write_text(text, encoding="utf-8")

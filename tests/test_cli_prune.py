@@ -162,15 +162,17 @@ def test_stale_locks(shelf: Shelf) -> None:
 
 def test_small_files_that_a_killed_process_left(shelf: Shelf) -> None:
     shelf.store.prepare()
-    for name in ("calibration", "used"):
+    folders = ("calibration", "strict", "used")
+    for name in folders:
         old(put(shelf.home / name / "x.1.part"))
+        old(put(shelf.home / name / "x.json.new"))
         put(shelf.home / name / "y.2.part")
         put(shelf.home / name / "z.json")
     put(shelf.home / "damaged" / "x.gguf")
     run("prune")
     left = {str(path.relative_to(shelf.home)) for path in shelf.home.rglob("*") if path.is_file()}
     assert {name for name in left if not name.startswith(("format", "locks"))} == {
-        str(Path(folder) / name) for folder in ("calibration", "used") for name in ("y.2.part", "z.json")
+        str(Path(folder) / name) for folder in folders for name in ("y.2.part", "z.json")
     }
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine import Engine, EngineOptions
+from localspec.engine import Engine
+from localspec.engine_options import EngineOptions
 
 from .tinygguf import write_llama
 

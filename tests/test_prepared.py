@@ -257,7 +257,7 @@ KILLED_CHILD = """
 import os, sys
 from pathlib import Path
 from localspec import preparation
-from localspec.engine import EngineOptions
+from localspec.engine_options import EngineOptions
 
 def half(source, copy, name, threads):
     copy.with_name(copy.name + ".1.part").write_bytes(bytes(1000))
@@ -387,7 +387,8 @@ def test_two_candidates_are_timed_and_the_loser_is_deleted(
 
 
 def test_a_token_is_timed_in_turns_and_the_context_left_empty(files: tuple[Path, Path]) -> None:
-    from localspec.engine import Engine, EngineOptions
+    from localspec.engine import Engine
+    from localspec.engine_options import EngineOptions
 
     ticks = iter(range(1000))
     engine = Engine(*files, EngineOptions(n_ctx=256))

@@ -9,7 +9,8 @@ import pytest
 
 from localspec.decoding.session import Session
 from localspec.errors import DecodeError, InvalidRequest, LocalspecError, StateError
-from localspec.llama.context import Context, ContextOptions
+from localspec.llama.context import Context
+from localspec.llama.context_options import ContextOptions
 from localspec.llama.model import Model
 from localspec.llama.state import MAGIC, pack, unpack
 

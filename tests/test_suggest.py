@@ -14,11 +14,12 @@ from click.testing import CliRunner, Result
 
 from localspec import calibration
 from localspec.cli import main
-from localspec.engine import EngineOptions
+from localspec.engine_options import EngineOptions
 from localspec.errors import SourceUnreachable
 from localspec.hub import candidates as finding
 from localspec.hub import catalogue
 from localspec.hub.candidates import Candidate, candidates
+from localspec.hub.measurements import this_build, this_machine
 from localspec.hub.pair import HubSource, ModelFile, Pair
 from localspec.hub.prepared import PreparedDrafts, Source, Trial
 from localspec.hub.store import Store
@@ -101,8 +102,8 @@ def calibrated(store: Store, path: Path, *, verifies: bool, seconds: float) -> N
         "cache": ["f16", "f16"],
         "n_ctx": N_CTX,
         "widths": [1, 512],
-        "build": calibration.metadata.version("llama-cpp-python"),
-        "machine": calibration._machine(),
+        "build": this_build(),
+        "machine": this_machine(),
     }
     data = {
         "format": calibration.FORMAT,

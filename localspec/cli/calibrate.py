@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli import loading
-from localspec.cli.options import (
-    ModelOptions,
-    json_option,
-    loading_options,
-    offline_option,
-    quiet_option,
-    yes_option,
-)
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import say
 

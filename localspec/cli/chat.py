@@ -12,14 +12,8 @@ import click
 from localspec.cli import loading
 from localspec.cli.answer import figures, write_out
 from localspec.cli.conversation import Conversation
-from localspec.cli.options import (
-    ModelOptions,
-    json_option,
-    model_options,
-    offline_option,
-    quiet_option,
-    yes_option,
-)
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[
         ours, theirs = models_named(target, draft, offline=offline)
     except ModelFileError as error:
         return unusable(Path(target), None if draft is None else Path(draft), error), None
-    from localspec.engine import EngineOptions
+    from localspec.engine_options import EngineOptions
     from localspec.measure.prospect import prospect
 
     return judge(ours, theirs, n_ctx=n_ctx), prospect(ours, theirs, EngineOptions(n_ctx=n_ctx))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.options import json_option, model_of, quiet_option
+from localspec.cli.model_options import model_of
+from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def draft(
 
 
 def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
-    from localspec.engine import EngineOptions
+    from localspec.engine_options import EngineOptions
     from localspec.preparation import try_draft
 
     trial = try_draft(

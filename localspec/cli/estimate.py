@@ -11,14 +11,8 @@ import click
 
 from localspec.cli import loading
 from localspec.cli.calibrate import costs_of
-from localspec.cli.options import (
-    ModelOptions,
-    json_option,
-    loading_options,
-    offline_option,
-    quiet_option,
-    yes_option,
-)
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
 
 if TYPE_CHECKING:

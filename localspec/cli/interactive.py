@@ -11,7 +11,8 @@ import click
 
 from localspec.cli.answer import Start, figures, interrupts_ignored, write_out
 from localspec.cli.conversation import Conversation, Turn
-from localspec.cli.options import DRAFT_TOKENS, ModelOptions
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import DRAFT_TOKENS
 from localspec.cli.terminal import busy, checked_text, say, write_answer
 from localspec.errors import ContextFull, LocalspecError, PromptTooLong
 from localspec.seeds import attempt_seed

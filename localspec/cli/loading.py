@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import ModelOptions
+from localspec.cli.model_options import ModelOptions
 from localspec.cli.terminal import ask, busy, can_ask, say
 from localspec.errors import NotDownloaded
 

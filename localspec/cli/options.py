@@ -1,18 +1,15 @@
-"""The options that every command with a model shares, and the object they arrive in."""
+"""The options that every command with a model shares."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from localspec.decoding.params import SamplingParams
-    from localspec.hub.reference import Reference
+from localspec.cli.model_options import ModelOptions
 
 Function = Callable[..., Any]
 
@@ -40,158 +37,6 @@ class WordOrCount(click.ParamType):  # type: ignore[type-arg]
 
 DRAFT_TOKENS = WordOrCount("auto", "off")
 GPU_LAYERS = WordOrCount("auto", "all")
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """What to run and how, as given on the command line."""
-
-    pair: str | None
-    target: str | None
-    draft: str | None
-    no_draft: bool
-    draft_tokens: str | int
-    max_tokens: int | None
-    ctx_size: int
-    seed: int | None
-    threads: int | None
-    gpu_layers: str | int
-    draft_gpu_layers: str | int
-    temp: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    repeat_last_n: int
-    frequency_penalty: float
-    presence_penalty: float
-    typical: float
-    top_n_sigma: float
-    min_tokens: int
-    ignore_eos: bool
-    stop: tuple[str, ...]
-    verify: str
-    grammar: str | None
-    grammar_file: str | None
-    json_schema: str | None
-    json_schema_file: str | None
-    strict: bool
-    cache_type_k: str
-    cache_type_v: str
-    no_mmap: bool
-    no_prepare: bool
-
-    def pair_name(self) -> str | None:
-        """The pair asked for by name, "" for the default one, or None when files are given.
-
-        Raises `click.UsageError` for options that exclude each other.
-        """
-        if self.pair is not None and self.target is not None:
-            raise click.UsageError("PAIR and -m/--target both say what to run: give one of them.")
-        if self.pair is not None and not self.pair.strip():
-            raise click.UsageError(
-                "PAIR is empty: leave it out for the default pair, or see `localspec list`."
-            )
-        name = self.pair or ""
-        if self.target is not None or _is_path(name):
-            return None
-        if self.draft is not None:
-            raise click.UsageError(
-                "-md/--draft goes with -m/--target, or with a GGUF file or org/repo:quant as PAIR."
-            )
-        return name
-
-    def files(self) -> tuple[Path | Reference, Path | Reference | None]:
-        """Target and draft, where `pair_name` is None: files, or models of a hub's repositories.
-
-        Raises `click.UsageError` for an empty name.
-        """
-        target = model_of(self.target if self.target is not None else self.pair or "")
-        return target, None if self.draft is None else model_of(self.draft)
-
-    def check(self) -> None:
-        """Raise `click.UsageError` or `InvalidRequest` for what can be refused before anything is loaded."""
-        if self.pair_name() is None:
-            self.files()
-        self.sampling()
-        self.answering()
-
-    def engine(self) -> dict[str, Any]:
-        """Keyword arguments of `LLM.from_pair` and `LLM.from_files`."""
-        return {
-            "n_ctx": self.ctx_size,
-            "threads": self.threads,
-            "gpu_layers": self.gpu_layers,
-            "draft_gpu_layers": self.draft_gpu_layers,
-            "draft_tokens": self.draft_tokens,
-            "use_mmap": not self.no_mmap,
-            "no_draft": self.no_draft,
-            "prepare_draft": not self.no_prepare,
-            "cache_type_k": self.cache_type_k,
-            "cache_type_v": self.cache_type_v,
-            "strict": self.strict,
-        }
-
-    def answering(self) -> dict[str, Any]:
-        """Further keyword arguments of `LLM.chat`. Raises `click.UsageError` for more than one grammar."""
-        given = [
-            name
-            for name in ("grammar", "grammar_file", "json_schema", "json_schema_file")
-            if getattr(self, name) is not None
-        ]
-        if len(given) > 1:
-            names = " and ".join("--" + name.replace("_", "-") for name in given)
-            raise click.UsageError(f"{names} both say what the answer must look like: give one of them.")
-        arguments: dict[str, Any] = {"verify": self.verify}
-        if given:
-            text = getattr(self, given[0])
-            kind = given[0].removesuffix("_file")
-            arguments[kind] = _text_of(given[0], text) if given[0].endswith("_file") else text
-        return arguments
-
-    def sampling(self) -> SamplingParams:
-        """How tokens are drawn. Raises `InvalidRequest` naming the value out of range."""
-        from localspec.decoding.params import SamplingParams
-
-        return SamplingParams(
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            typical_p=self.typical,
-            top_n_sigma=self.top_n_sigma,
-            min_tokens=self.min_tokens,
-            ignore_eos=self.ignore_eos,
-            repeat_penalty=self.repeat_penalty,
-            repeat_last_n=self.repeat_last_n,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            seed=self.seed,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-        )
-
-
-def _text_of(option: str, path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise click.UsageError(f"--{option.replace('_', '-')}: {path!r} cannot be read: {reason}.") from None
-
-
-def _is_path(name: str) -> bool:
-    return name.lower().endswith(".gguf") or "/" in name or "\\" in name
-
-
-def model_of(text: str) -> Path | Reference:
-    """The file of that path, or the model that `org/repo:quant` names. Raises `click.UsageError` if empty."""
-    from localspec.hub.reference import parse_reference
-
-    if not text.strip():
-        raise click.UsageError("The name of a model file is empty.")
-    reference = parse_reference(text)
-    return Path(text) if reference is None or Path(text).exists() else reference
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _metadata(held: Holding) -> list[Metadata | None]:
 
 def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
     """Bytes of the weights and of the KV caches; None while a file is not here to tell."""
-    from localspec.engine import EngineOptions
+    from localspec.engine_options import EngineOptions
     from localspec.measure.prospect import prospect
 
     target, draft = (*models, None)[:2]

@@ -51,7 +51,7 @@ def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, of
 
 
 def _drafts(text: str, n_ctx: int, show_all: bool, offline: bool) -> dict[str, Any]:
-    from localspec.engine import EngineOptions
+    from localspec.engine_options import EngineOptions
     from localspec.hub.candidates import candidates
     from localspec.hub.judgement import judge
     from localspec.hub.remote import read_remote_metadata
@@ -167,7 +167,7 @@ def _named(file: ModelFile | None, store: Store) -> str:
 
 
 def _pairs(n_ctx: int, show_all: bool) -> dict[str, Any]:
-    from localspec.engine import EngineOptions
+    from localspec.engine_options import EngineOptions
     from localspec.hub.catalogue import pairs
     from localspec.hub.store import Store
     from localspec.llama.ram import free_memory, total_memory

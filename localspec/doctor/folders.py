@@ -86,7 +86,7 @@ def check_cache() -> Iterator[Finding]:
 def _places(folder: Path) -> Iterator[Path]:
     """The folder and what localspec keeps in it, or what it would be made in."""
     yield _existing(folder)
-    for name in ("files", "partial", "locks", "prepared", "calibration", "references", "pairs"):
+    for name in ("files", "partial", "locks", "prepared", "calibration", "strict", "references", "pairs"):
         if (folder / name).exists():
             yield folder / name
 

@@ -137,9 +137,9 @@ def _unknown(store: Store) -> Iterator[LeftOver]:
 
 def _unfinished(store: Store) -> Iterator[LeftOver]:
     """What a killed process was writing: small files under names that only it knew."""
-    for name in ("calibration", "used"):
+    for name in ("calibration", "strict", "used"):
         for path in _entries(store.home / name):
-            if path.suffix == ".part" and _age(path) > LOCK_AGE:
+            if path.suffix in (".new", ".part") and _age(path) > LOCK_AGE:
                 yield LeftOver(path, _size(path), "a file that was never finished")
     for path in _entries(store.home / "damaged"):
         yield LeftOver(path, _size(path), "a damaged file that was set aside")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from typing import Any
@@ -24,50 +23,8 @@ from localspec.errors import (
 )
 from localspec.llama import backend, state
 from localspec.llama.cancel import CancelFlag
+from localspec.llama.context_options import CACHE_TYPES, ContextOptions
 from localspec.llama.model import Model
-
-CACHE_TYPES = {
-    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ContextOptions:
-    """Sizes and types of a context.
-
-    n_ctx:   cells, shared by all sequences.        n_batch:   tokens in one pass, at most.
-    n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
-    cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
-    spare:   cells beyond n_ctx, for what only makes a pass wider.
-    """
-
-    n_ctx: int = 4096
-    n_batch: int = 512
-    n_outputs: int = 32
-    n_sequences: int = 1
-    threads: int | None = None
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    spare: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):
-            check_count(name, getattr(self, name))
-        if self.threads is not None:
-            check_count("threads", self.threads, high=1024)
-        for name in ("cache_type_k", "cache_type_v"):
-            if getattr(self, name) not in CACHE_TYPES:
-                raise InvalidRequest(
-                    f"{name} is {getattr(self, name)!r}.", f"It must be one of {', '.join(CACHE_TYPES)}."
-                )
-
-
-def check_count(name: str, value: object, high: int = 2**31 - 1) -> None:
-    """Raise `InvalidRequest` unless `value` is a whole number from 1 to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-        raise InvalidRequest(
-            f"{name} is {value!r}.", f"It must be a whole number from 1 to {high}.", name=name
-        )
 
 
 class Context:
@@ -131,18 +88,6 @@ class Context:
         self._token, self._pos = view(self._batch.token, shape), view(self._batch.pos, shape)
         self._logits, self._n_seq = view(self._batch.logits, shape), view(self._batch.n_seq_id, shape)
         self._n_seq[:] = 1
-
-    @property
-    def handle(self) -> Any:
-        """llama.cpp's pointer, for this room only."""
-        if not self._handle:
-            raise DecodeError("The context was closed.", code=0)
-        return self._handle
-
-    @property
-    def library(self) -> Any:
-        """The `llama_cpp` module, for this room only."""
-        return self._lib
 
     def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied.

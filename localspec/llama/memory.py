@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.errors import MemoryShort
-from localspec.llama.context import ContextOptions
+from localspec.llama.context_options import ContextOptions
 from localspec.llama.metadata import Metadata
 from localspec.llama.ram import free_memory
 

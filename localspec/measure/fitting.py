@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from localspec.engine import EngineOptions
+from localspec.engine_options import EngineOptions
 from localspec.errors import ModelFileError
 from localspec.hub.catalogue import ModelFile, Pair
 from localspec.hub.store import Store

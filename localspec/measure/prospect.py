@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.calibration import Costs, kept_costs
-from localspec.engine import EngineOptions
+from localspec.engine_options import EngineOptions
 from localspec.errors import BackendError, ModelFileError
 from localspec.llama.memory import kv_cache_bytes
 from localspec.llama.metadata import Metadata, read_metadata

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.engine import EngineOptions
+from localspec.engine_options import EngineOptions
 from localspec.errors import DownloadError, ModelFileError
 from localspec.hub.candidates import Candidate
 from localspec.hub.catalogue import ModelFile

@@ -1,0 +1,67 @@
+"""EngineOptions: how both models are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from localspec.errors import InvalidRequest
+from localspec.llama.context_options import ContextOptions
+from localspec.llama.metadata import Metadata
+from localspec.strictness import strict_form
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How both models are loaded.
+
+    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
+    gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
+    use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
+    check_memory: refuse models that exceed the free memory by estimate.
+    no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
+    faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
+    keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
+    at most `prefix_bytes` of memory.
+    """
+
+    n_ctx: int = 4096
+    threads: int | None = None
+    gpu_layers: str | int = "auto"
+    draft_gpu_layers: str | int = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    use_mmap: bool = True
+    repack: bool = True
+    check_memory: bool = True
+    no_draft: bool = False
+    prepare_draft: bool = True
+    strict: bool = False
+    keep_prefixes: int = 4
+    prefix_bytes: int = 1 << 30
+
+    def strict_for(self, target: Metadata) -> EngineOptions:
+        """These options with what strict mode changes for a target."""
+        form = strict_form(target, self.cache_type_k, self.cache_type_v, self.repack)
+        return replace(self, **asdict(form))
+
+    def context(self, n_ctx: int, n_outputs: int) -> ContextOptions:
+        """Options of one model's context."""
+        return ContextOptions(
+            n_ctx=n_ctx,
+            n_outputs=n_outputs,
+            threads=self.threads,
+            cache_type_k=self.cache_type_k,
+            cache_type_v=self.cache_type_v,
+        )
+
+
+def engine_options(values: dict[str, object]) -> EngineOptions:
+    """Options from keyword arguments. Raises `InvalidRequest` naming an unknown one."""
+    try:
+        return replace(EngineOptions(), **values)  # type: ignore[arg-type]
+    except TypeError:
+        known = EngineOptions.__dataclass_fields__
+        unknown = sorted(set(values) - set(known))
+        raise InvalidRequest(
+            f"There is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
+        ) from None

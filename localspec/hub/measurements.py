@@ -1,0 +1,76 @@
+"""What was measured on this machine, kept on disk by the facts that it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from localspec.hub.disk import write_durably
+
+Facts = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """facts: what it depends on. result: JSON of whoever measured. written: when, in nanoseconds."""
+
+    facts: Mapping[str, Any]
+    result: Mapping[str, Any]
+    written: int = field(compare=False)
+
+
+class Measurements:
+    """A cache, one file for each set of facts: what cannot be read, or written, is measured again.
+
+    format: of the results; others are passed over.
+    """
+
+    def __init__(self, folder: Path, format_: int) -> None:
+        self._folder = folder
+        self._format = format_
+
+    def find(self, facts: Facts) -> Mapping[str, Any] | None:
+        """The result for exactly these facts."""
+        found = self._read(self._path(facts))
+        return found.result if found and found.facts == facts else None
+
+    def keep(self, facts: Facts, result: Mapping[str, object]) -> None:
+        """Write it down. A read-only folder is no reason to fail."""
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            data = {"format": self._format, "facts": facts, **result}
+            write_durably(self._path(facts), json.dumps(data, indent=1))
+
+    def __iter__(self) -> Iterator[Measurement]:
+        for path in self._folder.glob("*.json"):
+            if found := self._read(path):
+                yield found
+
+    def _path(self, facts: Facts) -> Path:
+        name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+        return self._folder / f"{name}.json"
+
+    def _read(self, path: Path) -> Measurement | None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["format"] == self._format:
+                return Measurement(dict(data["facts"]), data, path.stat().st_mtime_ns)
+        return None
+
+
+def this_machine() -> list[object]:
+    """What tells machines apart."""
+    return [platform.node(), platform.machine(), platform.processor(), os.cpu_count()]
+
+
+def this_build() -> str:
+    """The version of llama-cpp-python."""
+    return metadata.version("llama-cpp-python")

@@ -1,0 +1,50 @@
+"""ContextOptions: sizes and types of a context, checked before llama.cpp sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from localspec.errors import InvalidRequest
+
+CACHE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """Sizes and types of a context.
+
+    n_ctx:   cells, shared by all sequences.        n_batch:   tokens in one pass, at most.
+    n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
+    cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
+    spare:   cells beyond n_ctx, for what only makes a pass wider.
+    """
+
+    n_ctx: int = 4096
+    n_batch: int = 512
+    n_outputs: int = 32
+    n_sequences: int = 1
+    threads: int | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    spare: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):
+            check_count(name, getattr(self, name))
+        if self.threads is not None:
+            check_count("threads", self.threads, high=1024)
+        for name in ("cache_type_k", "cache_type_v"):
+            if getattr(self, name) not in CACHE_TYPES:
+                raise InvalidRequest(
+                    f"{name} is {getattr(self, name)!r}.", f"It must be one of {', '.join(CACHE_TYPES)}."
+                )
+
+
+def check_count(name: str, value: object, high: int = 2**31 - 1) -> None:
+    """Raise `InvalidRequest` unless `value` is a whole number from 1 to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise InvalidRequest(
+            f"{name} is {value!r}.", f"It must be a whole number from 1 to {high}.", name=name
+        )
