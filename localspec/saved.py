@@ -14,14 +14,13 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from localspec.decoding.session import Session, common_prefix
 from localspec.engine import Engine
 from localspec.errors import ConversationFileError, StateError
-from localspec.llama.context import Context
+from localspec.hub.measurements import this_build
 from localspec.request import checked_path
 from localspec.text.continuation import Said
 
@@ -67,8 +66,10 @@ def saved_cells(engine: Engine, ids: Sequence[int]) -> dict[str, Cells]:
         if not length or length < WORTH * len(ids):
             continue
         session.rollback(length)
-        if len(session.tokens) == length and (data := save_state(_context(engine, name))):
-            found[name] = Cells(length, _facts(engine, name), data)
+        with suppress(StateError):  # the conversation is then read again
+            tokens, data = session.save()
+            if len(tokens) == length:
+                found[name] = Cells(length, _facts(engine, name), data)
     return found
 
 
@@ -85,7 +86,7 @@ def restore_cells(engine: Engine, ids: Sequence[int], cells: dict[str, Cells]) -
             note = (
                 f"The {name} or its settings are not those it was saved with: the conversation is read again."
             )
-        elif not _restore(engine, name, session, ids, cells[name]):
+        elif not _restore(session, ids, cells[name]):
             note = f"llama.cpp refused the saved state of the {name}: the conversation is read again."
         else:
             note = f"The {name}'s state of {len(session.tokens)} of {len(ids)} tokens is restored."
@@ -93,32 +94,11 @@ def restore_cells(engine: Engine, ids: Sequence[int], cells: dict[str, Cells]) -
     return " ".join(notes)
 
 
-def save_state(context: Context) -> bytes:
-    """The cells of sequence 0; b"" where llama.cpp gives none: the conversation is then read again."""
+def _restore(session: Session, ids: Sequence[int], cells: Cells) -> bool:
     try:
-        return context.save_state()
+        session.restore(ids[: cells.length], cells.data)
     except StateError:
-        return b""
-
-
-def load_state(context: Context, data: bytes) -> bool:
-    """Put saved cells into sequence 0; False, and an empty sequence, where they do not fit."""
-    try:
-        context.load_state(data)
-    except StateError:
-        context.truncate(0, 0)
         return False
-    return True
-
-
-def _restore(engine: Engine, name: str, session: Session, ids: Sequence[int], cells: Cells) -> bool:
-    context = _context(engine, name)
-    if not 0 < cells.length <= min(len(ids), context.n_ctx) or not load_state(context, cells.data):
-        return False
-    if context.length(0) != cells.length:
-        context.truncate(0, 0)
-        return False
-    session.tokens = list(ids[: cells.length])
     return True
 
 
@@ -266,7 +246,7 @@ def _facts(engine: Engine, name: str) -> dict[str, Any]:
         "file": facts.path.name,
         "bytes": facts.size_bytes,
         "key_values": values,
-        "build": metadata.version("llama-cpp-python"),
+        "build": this_build(),
         "machine": [platform.machine(), platform.processor()],
         **{setting: described[setting] for setting in settings},
     }

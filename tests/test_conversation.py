@@ -14,6 +14,7 @@ from localspec.errors import (
     EngineBusy,
     InvalidRequest,
     PromptTooLong,
+    StateError,
     TemplateError,
 )
 
@@ -402,7 +403,11 @@ def test_contents_that_make_no_sense_are_an_error(llm, talk, tmp_path, change):
 def test_a_state_that_llama_cpp_refuses_is_read_again(llm, talk, tmp_path, monkeypatch):
     talk.save(tmp_path / "c")
     expected = say(talk.ask("more")).ids
-    monkeypatch.setattr("localspec.saved.load_state", lambda context, data: False)
+
+    def refuse(*_: object) -> int:
+        raise StateError("It is refused.")
+
+    monkeypatch.setattr("localspec.llama.context.Context.load_state", refuse)
     loaded = Conversation.load(llm, tmp_path / "c", **OPTIONS)
     assert "refused the saved state" in loaded.restored
     assert say(loaded.ask("more")).ids == expected
