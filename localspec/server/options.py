@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from localspec.decoding.params import SamplingParams
+from localspec.seeds import attempt_seed
 from localspec.server.faults import bad_request
 from localspec.server.schemas import ChatRequest, CompletionRequest, Part, ResponseFormat, Sampling
 from localspec.server.settings import Settings
@@ -83,13 +83,7 @@ def choice_options(options: dict[str, Any], index: int) -> dict[str, Any]:
     params: SamplingParams = options["params"]
     if index == 0 or params.seed is None:
         return options
-    return options | {"params": replace(params, seed=derived_seed(params.seed, index))}
-
-
-def derived_seed(seed: int, index: int) -> int:
-    """The seed of choice `index`, in 64 bits: choices with neighbouring seeds have nothing in common."""
-    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return options | {"params": replace(params, seed=attempt_seed(params.seed, index))}
 
 
 def text_of(content: str | Sequence[Part] | None, param: str) -> str:
