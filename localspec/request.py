@@ -231,10 +231,8 @@ def checked_processors(value: object) -> tuple[LogitsProcessor, ...]:
 
 
 def checked_path(name: str, value: object) -> Path:
-    """The path of a file that an argument gives. Raises `InvalidRequest` naming the argument."""
+    """The path of a file or folder that an argument gives. Raises `InvalidRequest` naming the argument."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path:
-        raise InvalidRequest(
-            f"{name} is {shown(value)}.", "Give the path of a GGUF file as a text or a Path.", name=name
-        )
+        raise InvalidRequest(f"{name} is {shown(value)}.", "Give its path as a text or a Path.", name=name)
     return Path(path)

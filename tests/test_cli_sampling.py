@@ -104,9 +104,24 @@ def test_a_grammar_reaches_the_request(
 
 def test_an_empty_schema_is_not_no_schema(llm: FakeLLM) -> None:
     run("--json-schema", "{}")
-    run("--grammar", "")
     assert llm.calls[0]["json_schema"] == "{}"
-    assert llm.calls[1]["grammar"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--grammar", ""), "The grammar has no rule root"),
+        (("--grammar", 'root ::= "yes'), "in line 1 a text or character class is not closed"),
+        (("--json-schema", "{"), "it is no JSON"),
+        (("--json-schema", '{"type": 5}'), "type must be a string or array of strings"),
+    ],
+)
+def test_a_bad_grammar_is_refused_before_anything_is_loaded(
+    loaded: list[tuple[Any, dict[str, Any]]], arguments: tuple[str, ...], what: str
+) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, loaded) == (1, "", [])
+    assert what in result.stderr and len(result.stderr.splitlines()) == 2
 
 
 @pytest.mark.parametrize(("arguments", "strict"), [((), False), (("--strict",), True)])

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from localspec.cli import main
 from localspec.cli import serve as command
+from localspec.errors import LoadCancelled
 
 from .serverkit import QUESTION, SECONDS
 from .tinygguf import write_llama
@@ -128,6 +129,20 @@ def test_a_model_that_is_not_there_ends_the_command(tmp_path):
     assert done.returncode == 1
     assert "no.gguf" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_signal_while_the_model_loads_ends_the_load(model, monkeypatch):
+    ended = []
+
+    def serve(load, _settings, _listening, cancel_load):
+        cancel_load()
+        with pytest.raises(LoadCancelled):
+            load()
+        ended.append(True)
+
+    monkeypatch.setattr("localspec.server.serve.serve", serve)
+    assert run(*model, "--port", "0").exit_code == 0
+    assert ended
 
 
 def test_without_the_extra_the_command_to_install_it_is_said(model, monkeypatch):

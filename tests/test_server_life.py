@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import openai
@@ -13,6 +15,8 @@ import pytest
 from localspec import LLM
 from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError
+from localspec.server.app import create_app
+from localspec.server.settings import Settings
 
 from .serverkit import QUESTION, SECONDS, Gate, ready, running, wait_until
 from .tinygguf import write_llama
@@ -79,6 +83,24 @@ def test_until_the_model_is_there_everything_but_the_lists_is_a_503(file):
         ready(server)
         assert "localspec_model_loaded 1" in server.get("/metrics").text
         assert server.post(CHAT, body()).status_code == 200
+
+
+def test_a_stop_ends_a_load_and_is_no_fault():
+    """The load is told to end, and waited for: what it may still bring is closed and not lost."""
+    told = threading.Event()
+    closed = []
+
+    def slowly():
+        assert told.wait(SECONDS)
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    async def live() -> None:
+        app = create_app(slowly, Settings(name="tiny"), cancel_load=told.set)
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+
+    asyncio.run(live())
+    assert told.is_set() and closed == [True]
 
 
 def test_a_load_that_fails_is_told(tmp_path):

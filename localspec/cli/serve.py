@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli import loading
-from localspec.cli.options import (
-    ModelOptions,
-    model_options,
-    offline_option,
-    quiet_option,
-    yes_option,
-)
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -126,6 +121,7 @@ def serve(
 
 
 def _serve(options: ModelOptions, place: Place, settings: Settings, consent: loading.Consent) -> None:
+    from localspec.llama.watch import LoadWatch, watching
     from localspec.server import serve as server
 
     opening = (
@@ -141,15 +137,18 @@ def _serve(options: ModelOptions, place: Place, settings: Settings, consent: loa
         if place.public and settings.api_key is None:
             say(f"warning: any machine that reaches {place.host} may use this server; see --api-key.")
 
+        watch = LoadWatch()
+
         def load() -> LLM:
-            llm = loading.open_quietly(options, consent)
+            with watching(watch):
+                llm = loading.open_quietly(options, consent)
             if not consent.quiet:
                 say(f"{settings.name} is ready on {where}")
             return llm
 
         if not consent.quiet:
             say(f"listening on {where}, loading the model", dim=True)
-        server.serve(load, settings, listening)
+        server.serve(load, settings, listening, watch.cancel)
 
 
 def _check_installed() -> None:

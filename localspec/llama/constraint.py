@@ -48,14 +48,7 @@ def token_constraint(
     """
     if grammar is None and json_schema is None:
         return None
-    if grammar is not None and json_schema is not None:
-        raise InvalidRequest(
-            "grammar and json_schema both say what the answer must look like.",
-            "Give one of them.",
-            name="grammar",
-        )
-    forms = forms_of_schema(json_schema) if grammar is None else forms_of_grammar(grammar)
-    field = "json_schema" if grammar is None else "grammar"
+    forms, field = _forms(grammar, json_schema)
     if not model.eog_tokens:
         raise InvalidRequest(
             f"{model.path.name} has no token that ends an answer.", f"Leave {field} out.", name=field
@@ -64,6 +57,39 @@ def token_constraint(
         table = model.token_table
         _ = table.tokenizer
     return constraint_on(table, forms, field)
+
+
+def check_form(
+    *, grammar: str | None = None, json_schema: Mapping[str, Any] | str | bool | None = None
+) -> None:
+    """Raise the `InvalidRequest` of `token_constraint` that needs no model: before one is loaded."""
+    if grammar is None and json_schema is None:
+        return
+    forms, field = _forms(grammar, json_schema)
+    reasons = [with_deep_stack(lambda form=form: _fault(form), len(form)) for form in forms]  # type: ignore[misc]
+    if all(reasons):
+        raise _unusable(field, first_sentence(reasons[-1]))
+
+
+def _forms(grammar: object, json_schema: object) -> tuple[list[str], str]:
+    """The one of both that is given, in the library's notation, and its name."""
+    if grammar is not None and json_schema is not None:
+        raise InvalidRequest(
+            "grammar and json_schema both say what the answer must look like.",
+            "Give one of them.",
+            name="grammar",
+        )
+    if grammar is None:
+        return forms_of_schema(json_schema), "json_schema"
+    return forms_of_grammar(grammar), "grammar"
+
+
+def _fault(form: str) -> str:
+    try:
+        from llguidance import LLMatcher
+    except ImportError:  # `token_constraint` says it in full
+        return ""
+    return str(LLMatcher.validate_grammar(form, limits=_limits()))
 
 
 def constraint_on(table: TokenTable, forms: Sequence[str], field: str) -> GrammarConstraint:

@@ -46,10 +46,11 @@ def create_app(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(_load(service, load, failed))
         yield
+        service.refuse()
         if not loading.done():
             cancel_load()
-        await service.close()
         await loading
+        await service.close()
 
     app = FastAPI(
         title="localspec", version=__version__, lifespan=lifespan,

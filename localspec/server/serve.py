@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from localspec.errors import InvalidRequest
+from localspec.errors import InvalidRequest, LoadCancelled
 from localspec.llm import LLM
 from localspec.server.app import create_app
 from localspec.server.service import Service
@@ -64,7 +64,7 @@ def serve(
     listening: socket.socket,
     cancel_load: Callable[[], object] = lambda: None,
 ) -> None:
-    """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised."""
+    """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised, unless it was ended early."""
     errors: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
@@ -84,7 +84,7 @@ def serve(
     )
     server = Server(config, app.state.service)
     server.run(sockets=[listening])
-    if errors:
+    if errors and not isinstance(errors[0], LoadCancelled):
         raise errors[0]
 
 
