@@ -12,6 +12,7 @@ from localspec.decoding.distribution import Distribution
 from localspec.decoding.verify import Draft, Verdict, acceptance, rejection, residual
 
 from .enumeration import alone, completed, random_tree
+from .scripted_draws import P, Q, Scripted, dist
 
 V = 3
 
@@ -67,25 +68,6 @@ def test_acceptance_is_the_overlap(seed):
     p, q = random_tree(seed, 0, True)[()], random_tree(seed + 50, 0, True)[()]
     chance = sum(drawn * acceptance(p, q, int(token)) for token, drawn in zip(q.tokens, q.probs, strict=True))
     assert chance == sum(min(p.prob(t), q.prob(t)) for t in range(V))
-
-
-class Scripted:
-    """Uniform numbers from a list; running out is an error."""
-
-    def __init__(self, *numbers: float) -> None:
-        self.numbers = list(numbers)
-
-    def random(self) -> float:
-        return self.numbers.pop(0)
-
-
-def dist(**probs: float) -> Distribution:
-    return Distribution(
-        np.array([int(name[1:]) for name in probs]), np.array([float(value) for value in probs.values()])
-    )
-
-
-P, Q = dist(t0=0.5, t1=0.3, t2=0.2), dist(t0=0.1, t1=0.9)
 
 
 def test_rejection_beside_the_paper():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 
 from localspec.decoding.distribution import Distribution
@@ -12,6 +11,7 @@ from localspec.decoding.verify import Draft, Verdict, block, block_acceptance, b
 
 from .enumeration import alone, completed, exact_point, random_tree
 from .mutation import planted
+from .scripted_draws import P, Q, Scripted, dist
 from .toy_rounds import copied_then_drawn, drawn, emitted, expected_tokens
 
 SIZES = [(1, 3, 12), (2, 3, 12), (3, 2, 12), (3, 3, 3), (4, 2, 6)]
@@ -145,25 +145,6 @@ def test_a_planted_fault_is_seen(fault):
 
 
 # --- on its edges
-
-
-class Scripted:
-    """Uniform numbers from a list; running out is an error."""
-
-    def __init__(self, *numbers: float) -> None:
-        self.numbers = list(numbers)
-
-    def random(self) -> float:
-        return self.numbers.pop(0)
-
-
-def dist(**probs: float) -> Distribution:
-    return Distribution(
-        np.array([int(name[1:]) for name in probs]), np.array([float(value) for value in probs.values()])
-    )
-
-
-P, Q = dist(t0=0.5, t1=0.3, t2=0.2), dist(t0=0.1, t1=0.9)
 
 
 def test_block_beside_the_paper():

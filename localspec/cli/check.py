@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.options import json_option, offline_option
+from localspec.cli.options import context_option, json_option, offline_option
 
 if TYPE_CHECKING:
     from localspec.hub.judgement import Judgement
@@ -19,14 +19,7 @@ _NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
 @click.command()
 @click.argument("target")
 @click.argument("draft", required=False)
-@click.option(
-    "-c",
-    "--ctx-size",
-    type=click.IntRange(1, 2**31 - 1),
-    default=4096,
-    show_default=True,
-    help="Context, in tokens.",
-)
+@context_option
 @json_option
 @offline_option
 @click.pass_context

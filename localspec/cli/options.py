@@ -137,6 +137,9 @@ _MODEL_OPTIONS = (
     ),
 )
 
+context_option = _option(
+    "-c", "--ctx-size", type=click.IntRange(1, 2**31 - 1), default=4096, help="Context, in tokens."
+)
 json_option = _option(
     "--json", "as_json", is_flag=True, help="Print one JSON value; errors are text on stderr."
 )

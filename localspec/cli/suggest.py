@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.cli.options import json_option, offline_option
+from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.suggestions import show_drafts, show_pairs
 
 if TYPE_CHECKING:
@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("target", required=False)
-@click.option(
-    "-c",
-    "--ctx-size",
-    type=click.IntRange(1, 2**31 - 1),
-    default=4096,
-    show_default=True,
-    help="Context, in tokens.",
-)
+@context_option
 @click.option("--all", "show_all", is_flag=True, help="Name also what does not fit, with the reason.")
 @json_option
 @offline_option
