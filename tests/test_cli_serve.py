@@ -152,7 +152,7 @@ def test_without_the_extra_the_command_to_install_it_is_said(model, monkeypatch)
     )
     done = run(*model)
     assert done.exit_code == 1
-    assert 'pip install "localspec[server]"' in done.stderr
+    assert "pip install uvicorn" in done.stderr
     assert "uvicorn" in done.stderr
 
 

@@ -92,7 +92,7 @@ def serve(
     """Answer OpenAI's HTTP API with PAIR: chat and text completions, for any client that speaks it.
 
     The options about answers hold where a request says nothing. Ctrl-C or SIGTERM ends the server: what is being
-    answered may finish within --grace seconds. Needs the extra: pip install "localspec[server]".
+    answered may finish within --grace seconds. Needs fastapi and uvicorn, the extra `server`.
     """
     options.check()
     if api_key is not None and not api_key.strip():
@@ -158,6 +158,6 @@ def _check_installed() -> None:
 
         raise MissingPackage(
             f"The server needs {' and '.join(missing)}.",
-            'Install the extra: pip install "localspec[server]".',
+            f"Install them: pip install {' '.join(missing)}",
             package=missing[0],
         )
