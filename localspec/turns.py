@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -80,12 +81,16 @@ class AnswerStream(Iterator[Chunk]):
 
 
 class Turns:
-    """Queues answers on one engine and lets `close` wait for whoever uses it. `flag` ends a forward pass."""
+    """Queues answers on one engine, first come, first served; `close` waits for whoever uses it.
+
+    flag: ends a forward pass.
+    """
 
     def __init__(self, flag: Flag) -> None:
         self._changed = threading.Condition()
         self._flag = flag
         self._running: Ticket | None = None
+        self._queue: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._users = 0
         self._closing = False
@@ -114,16 +119,15 @@ class Turns:
 
     @contextmanager
     def turn(self, ticket: Ticket) -> Iterator[None]:
-        """Wait for the answers before this one. Raises `EngineBusy` where waiting would never end."""
+        """Wait for those who came before. Raises `EngineBusy` where waiting would never end."""
         with self._changed:
-            while self._running is not None and not self._closing:
-                if self._running.thread is threading.current_thread():
-                    raise EngineBusy(
-                        "Another answer is still being read in this thread.",
-                        "Read it to its end or close it.",
-                    )
-                self._changed.wait()
-            self._refuse_closed()
+            self._queue.append(ticket)
+            try:
+                self._wait_for(ticket)
+                self._refuse_closed()
+            finally:
+                self._queue.remove(ticket)
+                self._changed.notify_all()
             self._running = ticket
             self._flag.clear()
         try:
@@ -135,6 +139,15 @@ class Turns:
                 self._open.discard(ticket)
                 self._changed.notify_all()
 
+    def _wait_for(self, ticket: Ticket) -> None:
+        while not self._closing and (self._running is not None or self._queue[0] is not ticket):
+            if self._running is not None and self._running.thread is threading.current_thread():
+                raise EngineBusy(
+                    "Another answer is still being read in this thread.",
+                    "Read it to its end or close it.",
+                )
+            self._changed.wait()
+
     @property
     def idle_seconds(self) -> float:
         """For how long nobody has used the engine; 0 while somebody does."""
@@ -144,14 +157,17 @@ class Turns:
     def if_idle(self, seconds: float, action: Callable[[], None]) -> bool:
         """Do `action`, with everybody kept out, if nobody has used the engine for so long; whether it was done."""
         with self._changed:
-            busy = self._running is not None or self._users
-            if self._closing or busy or self._idle_seconds() < seconds:
+            if self._closing or self._in_use or self._idle_seconds() < seconds:
                 return False
             action()
             return True
 
+    @property
+    def _in_use(self) -> bool:
+        return bool(self._running is not None or self._users or self._queue)
+
     def _idle_seconds(self) -> float:
-        return 0.0 if self._running is not None or self._users else time.monotonic() - self._left
+        return 0.0 if self._in_use else time.monotonic() - self._left
 
     def cancel(self, tickets: list[Ticket] | None = None) -> None:
         """End these answers, or all that were asked for until now."""
