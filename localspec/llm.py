@@ -285,8 +285,12 @@ class LLM:
             yield self.engine
 
     def cancel(self) -> None:
-        """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`."""
+        """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`.
+
+        Those that wait for weights that are loaded again (`unload_after`) raise `LoadCancelled`.
+        """
         self._turns.cancel()
+        self._weights.cancel_loading()
 
     def forget(self) -> None:
         """Forget the tokens of earlier answers: the next one starts cold, as a measurement must."""

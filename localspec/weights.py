@@ -47,6 +47,7 @@ class Weights:
         self.adaptive: AdaptiveController | None = None
         self._loading = threading.Lock()
         self._watch: LoadWatch | None = None
+        self._num_cancels = 0
         self._closed = False
         started = time.monotonic()
         self._engine: Engine | None = load_engine(
@@ -80,16 +81,21 @@ class Weights:
 
     @property
     def engine(self) -> Engine:
-        """Both models, loaded again where they were freed. Raises `EngineClosed` after `close`."""
-        return self._engine or self._load_again()
+        """Both models, loaded again where they were freed.
 
-    def _load_again(self) -> Engine:
+        Raises `EngineClosed` after `close`, and `LoadCancelled` where `cancel_loading` came before they were there.
+        """
+        return self._engine or self._load_again(self._num_cancels)
+
+    def _load_again(self, num_cancels: int) -> Engine:
         with self._loading:
             if self._engine is not None:
                 return self._engine
             self._watch = LoadWatch()
             if self._closed:
                 raise _closed()
+            if self._num_cancels != num_cancels:  # while another thread was loading
+                self._watch.cancel()
             started, order = time.monotonic(), self.order
             try:
                 with watching(self._watch):
@@ -97,7 +103,9 @@ class Weights:
                         order.target, order.draft, order.options, order.home, cancel=self.cancel
                     )
             except LoadCancelled:
-                raise _closed() from None
+                if self._closed:
+                    raise _closed() from None
+                raise
             self._engine = engine
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
             return engine
@@ -111,11 +119,16 @@ class Weights:
             engine.close()
             log.info("unloaded %s", self)
 
+    def cancel_loading(self) -> None:
+        """Whoever waits now for weights that are loaded again gets `LoadCancelled`."""
+        self._num_cancels += 1
+        if self._watch is not None:
+            self._watch.cancel()
+
     def stop_loading(self) -> None:
         """Nothing is loaded again from now on, and a load under way ends soon."""
         self._closed = True
-        if self._watch is not None:
-            self._watch.cancel()
+        self.cancel_loading()
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -1,42 +1,45 @@
-"""Four clients on one engine for so many minutes: every greedy answer must be the one it gets alone, and memory flat.
+"""Four clients for so many minutes: every greedy answer must be the one that is given alone, and memory flat.
 
-    python scripts/soak.py MINUTES TARGET.gguf [DRAFT.gguf]
+    python scripts/soak.py MINUTES [TARGET.gguf [DRAFT.gguf]] [--http]
 
 One request in ten is dropped after its first pieces, others are cancelled or make no sense. The engine is strict, so
-that answers can be compared to the last bit. Prints one line of JSON; the exit code is 1 if anything was wrong.
+that answers can be compared to the last bit. With --http it is `localspec serve` in a process of its own, asked by
+the official client. Without files it is the default pair. Prints one line of JSON; the exit code is 1 if anything was
+wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
-import sys
-import threading
 import time
+import urllib.request
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import psutil
+from server_process import ServerProcess
+from soak_clients import MODEL, Client, EngineClient, Question, ServerClient, Solo
 
 from localspec import LLM
-from localspec.errors import LocalspecError, PromptTooLong
+from localspec.errors import PromptTooLong
 
 CLIENTS = 4
 FLAT = 0.02
+SAMPLE_SECONDS = 5.0
+END_SECONDS = 600.0
+DRAFT_TOKENS = 3
 TEXTS = (
     "Write a function that sorts a list. ",
     "Once upon a time there was a king. ",
     "def parse(line):\n    ",
 )
 LENGTHS = (8, 40, 160, 400)
-BAD: tuple[dict[str, object], ...] = (
-    {"temperature": -1.0},
-    {"max_tokens": "many"},
-    {"no_such_option": 1},
-    {"draft_tokens": -3},
-)
-Question = tuple[str, int]
+COUNTED = ("answered", "cached", "dropped", "hung_up", "cancelled", "refused", "failed", "wrong")
 
 
 def questions() -> list[Question]:
@@ -48,80 +51,38 @@ def questions() -> list[Question]:
     ]
 
 
-def solo(llm: LLM, asked: list[Question]) -> dict[Question, tuple[int, ...]]:
+def solo(llm: LLM) -> dict[Question, Solo]:
     """Each answer from an engine that has forgotten everything else; what the context cannot hold is left out."""
     answers = {}
-    for prompt, max_tokens in asked:
+    for prompt, max_tokens in questions():
         llm.forget()
         with suppress(PromptTooLong):
-            answers[prompt, max_tokens] = llm.generate(prompt, temperature=0, max_tokens=max_tokens).ids
+            completion = llm.generate(prompt, temperature=0, max_tokens=max_tokens)
+            answers[prompt, max_tokens] = Solo(completion.ids, completion.text)
+    llm.forget()
     return answers
 
 
-class Client(threading.Thread):
-    """Asks until the deadline; counts what came out."""
+class Watch:
+    """Memory of a process, and how soon its server says that it is well.
 
-    def __init__(self, llm: LLM, alone: dict[Question, tuple[int, ...]], until: float, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.counts: Counter[str] = Counter()
-        self._llm, self._alone, self._until = llm, alone, until
-        self._random = random.Random(seed)
+    held: bytes, one for each sample. slowest_health: seconds, at most.
+    """
 
-    def run(self) -> None:
-        """One request after the other."""
-        while time.monotonic() < self._until:
-            try:
-                self._ask()
-            except Exception as error:
-                self.counts["failed"] += 1
-                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    def __init__(self, process: psutil.Process, url: str | None) -> None:
+        self.held: list[int] = []
+        self.slowest_health = 0.0
+        self._process, self._url = process, url
 
-    def _ask(self) -> None:
-        question = self._random.choice(list(self._alone))
-        prompt, max_tokens = question
-        kind = self._random.random()
-        if kind < 0.05:
-            self._nonsense(prompt)
-            return
-        stream = self._llm.stream(prompt, temperature=0, max_tokens=max_tokens)
-        if kind < 0.15:
-            for _ in range(self._random.randrange(3)):
-                next(stream, None)
-            stream.close()
-            self.counts["dropped"] += 1
-            return
-        timer = threading.Timer(self._random.random(), stream.cancel) if kind < 0.25 else None
-        if timer:
-            timer.start()
-        completion = list(stream)[-1].completion
-        if timer:
-            timer.cancel()
-        assert completion is not None, "the last chunk carries the completion"
-        expected = self._alone[question]
-        cancelled = completion.finish_reason == "cancelled"
-        right = completion.ids == (expected[: len(completion.ids)] if cancelled else expected)
-        self.counts["cancelled" if cancelled else "answered"] += 1
-        self.counts["wrong"] += not right
-        self.counts["cached"] += completion.stats.cached_tokens > 0
-
-    def _nonsense(self, prompt: str) -> None:
-        try:
-            self._llm.generate(prompt, **self._random.choice(BAD))  # type: ignore[arg-type]
-        except LocalspecError:
-            self.counts["refused"] += 1
-        else:
-            self.counts["wrong"] += 1
-
-
-def watch_memory(until: float, every: float) -> list[int]:
-    """Bytes of this process, from now to the deadline."""
-    import psutil
-
-    held = []
-    while time.monotonic() < until:
-        held.append(int(psutil.Process().memory_info().rss))
-        time.sleep(every)
-    return held
+    def until(self, deadline: float, every: float) -> None:
+        """Sample from now to the deadline."""
+        while time.monotonic() < deadline:
+            self.held.append(int(self._process.memory_info().rss))
+            if self._url is not None:
+                asked = time.perf_counter()
+                urllib.request.urlopen(f"{self._url}/health", timeout=60).read()
+                self.slowest_health = max(self.slowest_health, time.perf_counter() - asked)
+            time.sleep(every)
 
 
 def growth(held: list[int]) -> float:
@@ -131,48 +92,80 @@ def growth(held: list[int]) -> float:
     return statistics.median(late) / statistics.median(early) - 1
 
 
-def soak(llm: LLM, minutes: float, seed: int) -> dict[str, object]:
-    """The result, ready for JSON."""
-    alone = solo(llm, questions())
-    llm.forget()
+def soak(make: Callable[[float, int], Client], watch: Watch, minutes: float, seed: int) -> dict[str, Any]:
+    """The result, ready for JSON. make: a client from its deadline and seed."""
     until = time.monotonic() + 60 * minutes
-    clients = [Client(llm, alone, until, seed + number) for number in range(CLIENTS)]
+    clients = [make(until, seed + number) for number in range(CLIENTS)]
     for client in clients:
         client.start()
-    held = watch_memory(until, every=min(5.0, minutes))
+    watch.until(until, every=min(SAMPLE_SECONDS, minutes))
     for client in clients:
-        client.join(600)
+        client.join(END_SECONDS)
     counts = sum((client.counts for client in clients), Counter[str]())
-    names = ("answered", "cached", "dropped", "cancelled", "refused", "failed", "wrong")
-    grown, stuck = growth(held), sum(client.is_alive() for client in clients)
+    grown, stuck = growth(watch.held), sum(client.is_alive() for client in clients)
     ok = not counts["wrong"] and not counts["failed"] and not stuck and grown <= FLAT
     return {
         "ok": bool(ok and counts["answered"]),
         "minutes": minutes,
-        **{name: counts[name] for name in names},
+        **{name: counts[name] for name in COUNTED},
         "stuck": stuck,
         "memory_growth": round(grown, 4),
-        "memory_bytes": held[-1],
-        "kept_prefixes": llm.settings["kept_prefixes"],
+        "memory_bytes": watch.held[-1],
+        "slowest_health": round(watch.slowest_health, 3),
     }
 
 
-def main() -> int:
-    """Run it and print the result."""
+def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
+    """The engine, as the server loads it too."""
+    given: dict[str, Any] = {
+        "n_ctx": options.ctx_size, "draft_tokens": DRAFT_TOKENS,
+        "strict": not options.loose, "threads": options.threads,
+    }  # fmt: skip
+    return LLM.from_files(*files, **given) if files else LLM.from_pair(**given)
+
+
+def server_options(files: Sequence[Path], options: argparse.Namespace) -> list[str]:
+    """The same for the command line."""
+    given = ["--alias", MODEL, "-c", str(options.ctx_size), "--draft-tokens", str(DRAFT_TOKENS)]
+    given += [] if options.loose else ["--strict"]
+    given += [] if options.threads is None else ["-t", str(options.threads)]
+    names = ("-m", "-md")[: len(files)]
+    return [*given, *(part for name, file in zip(names, files, strict=True) for part in (name, str(file)))]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("minutes", type=float)
-    parser.add_argument("target", type=Path)
+    parser.add_argument("target", type=Path, nargs="?")
     parser.add_argument("draft", type=Path, nargs="?")
     parser.add_argument("-c", "--ctx-size", type=int, default=2048)
     parser.add_argument("-s", "--seed", type=int, default=0)
+    parser.add_argument("-t", "--threads", type=int)
+    parser.add_argument("--http", action="store_true", help="ask a server")
     parser.add_argument("--loose", action="store_true", help="not in strict mode: close calls may differ")
-    given = parser.parse_args()
-    with LLM.from_files(
-        given.target, given.draft, n_ctx=given.ctx_size, draft_tokens=3, strict=not given.loose
-    ) as llm:
-        result = soak(llm, given.minutes, given.seed)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run it and print the result."""
+    options = parse()
+    files = [file for file in (options.target, options.draft) if file is not None]
+    with load(files, options) as llm:
+        alone = solo(llm)
+        if not options.http:
+            result = soak(
+                lambda until, seed: EngineClient(llm, alone, until, seed),
+                Watch(psutil.Process(), None), options.minutes, options.seed,
+            )  # fmt: skip
+    if options.http:
+        with ServerProcess(*server_options(files, options)) as server:
+            result = soak(
+                lambda until, seed: ServerClient(server.url, alone, until, seed),
+                Watch(server.process, server.url), options.minutes, options.seed,
+            )  # fmt: skip
     print(json.dumps(result))
     return 0 if result["ok"] else 1
 

@@ -18,7 +18,7 @@ from localspec.cli import main
 from localspec.cli import serve as command
 from localspec.errors import LoadCancelled
 
-from .serverkit import QUESTION, SECONDS
+from .serverkit import QUESTION, SECONDS, wait_until
 from .tinygguf import write_llama
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +99,24 @@ def test_the_options_are_the_requests_defaults(model):
         running.wait(SECONDS)
 
 
+def test_memory_is_freed_when_nothing_is_asked_and_comes_back(model):
+    with process(*model, "--unload-after", "0.2") as (_, url, _lines):
+
+        def loaded() -> bool:
+            return "localspec_model_loaded 1" in httpx.get(url + "/metrics", timeout=SECONDS).text
+
+        def ask() -> str:
+            body = {"messages": QUESTION, "max_tokens": 9, "temperature": 0}
+            answer = httpx.post(url + CHAT, json=body, timeout=SECONDS)
+            return answer.raise_for_status().json()["choices"][0]["message"]["content"]
+
+        first = ask()
+        for _ in range(2):
+            wait_until(lambda: not loaded())
+            assert httpx.get(url + "/health", timeout=SECONDS).status_code == 200
+            assert ask() == first
+
+
 def run(*arguments, **env):
     return CliRunner().invoke(main, ["serve", *arguments], env=env)
 
@@ -110,6 +128,11 @@ def run(*arguments, **env):
         (["--queue", "-1"], "--queue"),
         (["--timeout", "0"], "--timeout"),
         (["--grace", "-1"], "--grace"),
+        (["--grace", "inf"], "--grace"),
+        (["--grace", "nan"], "--grace"),
+        (["--timeout", "nan"], "--timeout"),
+        (["--timeout", "1e30"], "--timeout"),
+        (["--unload-after", "0"], "--unload-after"),
         (["--api-key", " "], "empty"),
         (["--alias", ""], "--alias"),
         (["--temp", "-3"], "temperature"),

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from localspec import LLM
-from localspec.errors import EngineClosed, InvalidRequest, ModelFileError
+from localspec.errors import EngineClosed, InvalidRequest, LoadCancelled, ModelFileError
 from localspec.llama.watch import current_watch
 
 from .tinygguf import write_llama
@@ -144,6 +144,39 @@ def test_close_while_it_is_loaded_again(files, monkeypatch):
     llm.close()
     thread.join(30)
     assert len(outcome) == 1
+
+
+def test_cancel_while_it_is_loaded_again_reaches_everybody_who_waits_and_nobody_later(files, monkeypatch):
+    with load(files) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+        llm.unload()
+        begun, outcome = threading.Event(), []
+
+        def slow(*_arguments, **_options):
+            watch = current_watch()
+            begun.set()
+            eventually(lambda: watch.cancelled)
+            watch.check()
+
+        def ask():
+            try:
+                llm.generate("abc", **GREEDY)
+            except LoadCancelled as error:
+                outcome.append(error)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("localspec.weights.load_engine", slow)
+            threads = [threading.Thread(target=ask) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            begun.wait(30)
+            eventually(lambda: llm._turns._users == 3)
+            time.sleep(0.1)  # until all wait for the load
+            llm.cancel()
+            for thread in threads:
+                thread.join(30)
+        assert len(outcome) == 3 and not llm.loaded
+        assert llm.generate("abc", **GREEDY).ids == expected
 
 
 def test_a_dropped_llm_ends_its_timer(files):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.terminal import ask, busy, can_ask, say
@@ -26,17 +26,18 @@ class Consent:
     quiet: bool
 
 
-def open_engine(options: ModelOptions, notify: Callable[[str], None]) -> LLM:
+def open_engine(options: ModelOptions, notify: Callable[[str], None], **further: Any) -> LLM:
     """Load what the options name. Raises `NotDownloaded` for a pair, or a hub's model, that is not on disk.
 
-    notify: told in a sentence when something takes long.
+    notify: told in a sentence when something takes long. further: keyword arguments of `LLM.from_files`.
     """
     from localspec import LLM
 
+    arguments = options.engine() | further
     name = options.pair_name()
     if name is None:
-        return LLM.from_files(*_paths(options), notify=notify, **options.engine())
-    return LLM.from_pair(name or _default_pair(), notify=notify, **options.engine())
+        return LLM.from_files(*_paths(options), notify=notify, **arguments)
+    return LLM.from_pair(name or _default_pair(), notify=notify, **arguments)
 
 
 def _paths(options: ModelOptions) -> tuple[Path, Path | None]:
@@ -81,9 +82,9 @@ def _find(options: ModelOptions) -> None:
     store.pair_paths(pair(name or _default_pair(), store.home), with_draft=not options.no_draft)
 
 
-def open_quietly(options: ModelOptions, consent: Consent) -> LLM:
-    """Load in a thread of its own: no spinner, and warnings as lines."""
-    llm = open_engine(options, _keep_quiet if consent.quiet else _tell)
+def open_quietly(options: ModelOptions, consent: Consent, **further: Any) -> LLM:
+    """Load in a thread of its own: no spinner, and warnings as lines. further: arguments for `open_engine`."""
+    llm = open_engine(options, _keep_quiet if consent.quiet else _tell, **further)
     for warning in llm.warnings:
         say(f"warning: {warning}")
     if not consent.quiet:

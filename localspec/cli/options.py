@@ -35,6 +35,23 @@ class WordOrCount(click.ParamType):  # type: ignore[type-arg]
         return f"[{self.name}]"
 
 
+class Seconds(click.FloatRange):
+    """A time that a clock can wait for: `nan` and `inf` are numbers to Python, and would be waited for in vain."""
+
+    name = "seconds"
+    LONGEST = 365.0 * 24 * 3600
+
+    def __init__(self, *, above_zero: bool = False) -> None:
+        super().__init__(min=0, min_open=above_zero, max=self.LONGEST)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds; fails with what is allowed."""
+        seconds = float(super().convert(value, param, ctx))
+        if seconds != seconds:
+            self.fail(f"{value!r} is no time.", param, ctx)
+        return seconds
+
+
 DRAFT_TOKENS = WordOrCount("auto", "off")
 GPU_LAYERS = WordOrCount("auto", "all")
 

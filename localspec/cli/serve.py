@@ -11,7 +11,7 @@ import click
 
 from localspec.cli import loading
 from localspec.cli.model_options import ModelOptions
-from localspec.cli.options import model_options, offline_option, quiet_option, yes_option
+from localspec.cli.options import Seconds, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -57,17 +57,22 @@ class Place:
     help="Requests that may wait for the one being answered; more are refused with 429.",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    "--timeout", type=Seconds(above_zero=True), metavar="SECONDS",
     help="Longest time for a request, waiting included.  [default: no limit]",
 )  # fmt: skip
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     default=5.0,
     show_default=True,
     help="How long answers may go on after Ctrl-C or SIGTERM; a second signal ends them at once.",
 )
+@click.option(
+    "--unload-after", type=Seconds(above_zero=True), metavar="SECONDS",
+    help="Free the model's memory when nothing was asked for so long; the next request loads it again."
+    "  [default: never]",
+)  # fmt: skip
 @click.option(
     "--alias", metavar="NAME", help="The model's name for clients.  [default: PAIR or the file's name]"
 )
@@ -84,6 +89,7 @@ def serve(
     queue: int,
     timeout: float | None,
     grace: float,
+    unload_after: float | None,
     alias: str | None,
     quiet: bool,
     yes: bool,
@@ -117,10 +123,16 @@ def serve(
         params=options.sampling(),
         answering=options.answering(),
     )
-    _serve(options, Place(host, port, uds), settings, consent)
+    _serve(options, Place(host, port, uds), settings, consent, unload_after)
 
 
-def _serve(options: ModelOptions, place: Place, settings: Settings, consent: loading.Consent) -> None:
+def _serve(
+    options: ModelOptions,
+    place: Place,
+    settings: Settings,
+    consent: loading.Consent,
+    unload_after: float | None,
+) -> None:
     from localspec.llama.watch import LoadWatch, watching
     from localspec.server import serve as server
 
@@ -141,7 +153,7 @@ def _serve(options: ModelOptions, place: Place, settings: Settings, consent: loa
 
         def load() -> LLM:
             with watching(watch):
-                llm = loading.open_quietly(options, consent)
+                llm = loading.open_quietly(options, consent, unload_after=unload_after)
             if not consent.quiet:
                 say(f"{settings.name} is ready on {where}")
             return llm

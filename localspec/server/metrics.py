@@ -48,7 +48,7 @@ class Metrics:
         for name, value, meaning in (
             ("requests_running", running, "Requests that are being answered."),
             ("requests_waiting", waiting, "Requests that wait for the engine."),
-            ("model_loaded", int(loaded), "Whether the model is loaded."),
+            ("model_loaded", int(loaded), "Whether the model is in memory."),
         ):
             lines += [*_family(name, "gauge", meaning), f"localspec_{name} {value}"]
         return "\n".join(lines) + "\n"

@@ -95,9 +95,8 @@ class Service:
     def metrics_text(self) -> str:
         """Counters in Prometheus' text format."""
         running = min(self._places, 1)
-        return self.metrics.text(
-            running=running, waiting=self._places - running, loaded=self._llm is not None
-        )
+        loaded = self._llm is not None and self._llm.loaded
+        return self.metrics.text(running=running, waiting=self._places - running, loaded=loaded)
 
     def _leave(self, job: Job) -> None:
         self._places -= 1
