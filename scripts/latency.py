@@ -3,13 +3,15 @@
     python scripts/latency.py TARGET.gguf [DRAFT.gguf]
 
 A ticker thread wants to run every 20 ms, as a user interface does. Prints one line of JSON: seconds from a cancel to
-the return of what it stopped (in a load, in a prefill, in decoding), the ticker's longest gap in each, and how much
-slower decoding is beside it.
+the return of what it stopped (in a load, in a prefill, in decoding), the ticker's longest gap in each, how much
+slower decoding is beside it, and how much more memory is held after loading and closing again and again. For a
+server see latency_server.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import threading
@@ -19,12 +21,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from localspec import LLM
+from localspec.background import Loading
 from localspec.errors import LocalspecError
-from localspec.llama import backend
 
 TICK = 0.02
-LOAD_SHARE, PREFILL_SHARE, DECODE_SECONDS = 0.4, 0.3, 1.0
+LOAD_SHARES = (0.05, 0.2, 0.4, 0.6, 0.75, 0.85, 0.95)
+PREFILL_SHARE, DECODE_SECONDS = 0.3, 1.0
 """When the cancel comes: at these shares of what a whole load and prefill take, and after so long in decoding."""
 
 
@@ -78,19 +83,33 @@ def cancelled_after(delay: float, work: Callable[[], object], cancel: Callable[[
     return ended - asked[0] if asked and asked[0] < ended else None
 
 
-def measure_load(load: Callable[[], LLM]) -> tuple[LLM, dict[str, object]]:
-    """A load beside the ticker, and one that is cancelled; then the engine to go on with."""
-    load().close()  # the files are in memory from here on
+def measure_load(begin: Callable[[], Loading[LLM]]) -> dict[str, object]:
+    """A load beside the ticker, and loads that are cancelled at several moments."""
+    begin().result().close()  # the files are in memory from here on
     started = time.perf_counter()
     with ticking() as ticker:
-        load().close()
+        llm = begin().result()
     seconds = time.perf_counter() - started
+    llm.close()
+    freed = {}
+    for share in LOAD_SHARES:
+        loading = begin()
+        back = cancelled_after(share * seconds, lambda loading=loading: loading.result(), loading.cancel)  # type: ignore[misc]
+        if back is None:
+            loading.result().close()
+        freed[share] = back
+    return {"seconds": seconds, "freed_after_cancel": freed, "longest_gap": ticker.longest}
 
-    def loads() -> None:
-        load().close()
 
-    back = cancelled_after(LOAD_SHARE * seconds, loads, backend.stop_loading)
-    return load(), {"seconds": seconds, "cancel_seconds": back, "longest_gap": ticker.longest}
+def measure_loads(begin: Callable[[], Loading[LLM]], loads: int) -> dict[str, object]:
+    """Load, answer and close `loads` times: bytes held by the process after the first fifth, and at the end."""
+    held = []
+    for _ in range(loads):
+        with begin().result() as llm:
+            llm.generate("Once upon a time", max_tokens=4, temperature=0)
+        gc.collect()
+        held.append(int(psutil.Process().memory_info().rss))
+    return {"loads": loads, "early_bytes": held[loads // 5], "late_bytes": held[-1], "most_bytes": max(held)}
 
 
 def measure_prefill(llm: LLM, num_tokens: int) -> dict[str, object]:
@@ -145,20 +164,22 @@ def main() -> int:
     parser.add_argument("--prompt-tokens", type=int, default=3000)
     parser.add_argument("-n", "--max-tokens", type=int, default=150)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--loads", type=int, default=50, help="0: not that part")
     parser.add_argument("--draft-tokens", default="3", help="a number, off, or auto")
     given = parser.parse_args()
     draft_tokens = given.draft_tokens if given.draft_tokens in ("auto", "off") else int(given.draft_tokens)
 
-    def load() -> LLM:
-        return LLM.from_files(given.target, given.draft, n_ctx=given.ctx_size, draft_tokens=draft_tokens)
+    def begin() -> Loading[LLM]:
+        return LLM.load_in_background(
+            given.target, given.draft, n_ctx=given.ctx_size, draft_tokens=draft_tokens
+        )
 
-    llm, loading = measure_load(load)
-    with llm:
-        result = {
-            "load": loading,
-            "prefill": measure_prefill(llm, given.prompt_tokens),
-            "decode": measure_decode(llm, given.max_tokens, given.turns),
-        }
+    result: dict[str, object] = {"load": measure_load(begin)}
+    with begin().result() as llm:
+        result["prefill"] = measure_prefill(llm, given.prompt_tokens)
+        result["decode"] = measure_decode(llm, given.max_tokens, given.turns)
+    if given.loads:
+        result["loads"] = measure_loads(begin, given.loads)
     print(json.dumps(result))
     return 0
 
