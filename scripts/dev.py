@@ -1,4 +1,4 @@
-"""Sets localspec up in `.venv` and runs it: `python3 scripts/dev.py chat|test|setup [ARGS...]`.
+"""Sets localspec up in `.venv` and runs it: `python3 scripts/dev.py chat|test|soak|setup [ARGS...]`.
 
 Standard library only, any OS. The first run makes `.venv`, compiles llama-cpp-python and installs the
 packages; a stamp in `.venv` lets later runs start at once. Everything said here goes to standard error, so
@@ -26,14 +26,15 @@ STAMP = VENV / "localspec-stamp.json"
 LOG = VENV / "localspec-setup.log"
 OLDEST_PYTHON = (3, 11)
 LLAMA = "llama-cpp-python"
-EXTRAS = {"chat": "", "test": "test", "setup": "test"}
+EXTRAS = {"chat": "", "test": "test", "soak": "test", "setup": "test"}
 
 USAGE = """\
 usage: python3 scripts/dev.py COMMAND [ARGS...]
 
   chat [ARGS...]   set up if needed, then run `localspec chat ARGS...`
   test [ARGS...]   set up if needed, then run every check and test: `pytest ARGS...`
-  setup            set up for both and stop
+  soak [ARGS...]   set up if needed, then run `scripts/soak.py ARGS...`: four clients for so many minutes
+  setup            set up for all of them and stop
 
 CMAKE_ARGS in the environment is passed to the compile of llama.cpp, e.g. CMAKE_ARGS="-DGGML_CUDA=on"."""
 
@@ -273,6 +274,8 @@ def main(argv: list[str]) -> int:
         return 130
     if command == "chat":
         return launch([str(program("localspec")), "chat", *args])
+    if command == "soak":
+        return launch([str(program("python")), str(ROOT / "scripts" / "soak.py"), *args])
     if command == "test":
         os.chdir(ROOT)
         return run_tests(args)

@@ -4,8 +4,8 @@
 
 One request in ten is dropped after its first pieces, others are cancelled or make no sense. The engine is strict, so
 that answers can be compared to the last bit. With --http it is `localspec serve` in a process of its own, asked by
-the official client. Without files it is the default pair. Prints one line of JSON; the exit code is 1 if anything was
-wrong.
+the official client. Without files it is the default pair, pulled if need be. Prints one line of JSON; the exit code
+is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 import urllib.request
 from collections import Counter
@@ -27,6 +29,7 @@ from soak_clients import MODEL, Client, EngineClient, Question, ServerClient, So
 
 from localspec import LLM
 from localspec.errors import PromptTooLong
+from localspec.hub.catalogue import DEFAULT_PAIR
 
 CLIENTS = 4
 FLAT = 0.02
@@ -124,6 +127,11 @@ def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
     return LLM.from_files(*files, **given) if files else LLM.from_pair(**given)
 
 
+def pull_default() -> None:
+    """Fetch the default pair unless it is there."""
+    subprocess.run([sys.executable, "-m", "localspec", "pull", DEFAULT_PAIR], check=True, stdout=sys.stderr)
+
+
 def server_options(files: Sequence[Path], options: argparse.Namespace) -> list[str]:
     """The same for the command line."""
     given = ["--alias", MODEL, "-c", str(options.ctx_size), "--draft-tokens", str(DRAFT_TOKENS)]
@@ -153,6 +161,8 @@ def main() -> int:
     """Run it and print the result."""
     options = parse()
     files = [file for file in (options.target, options.draft) if file is not None]
+    if not files:
+        pull_default()
     with load(files, options) as llm:
         alone = solo(llm)
         if not options.http:

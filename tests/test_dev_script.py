@@ -330,3 +330,13 @@ def test_with_arguments_there_is_one_run_with_them(monkeypatch):
     monkeypatch.setattr(dev, "launch", lambda argv: calls.append(argv[1:]) or 0)
     assert dev.run_tests(["-k", "law"]) == 0
     assert calls == [["-m", "pytest", "-k", "law"]]
+
+
+def test_soak_runs_the_soak_of_this_project_with_the_extra_for_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[object] = []
+    monkeypatch.setattr(dev, "setup", called.append)
+    monkeypatch.setattr(dev, "launch", lambda argv: called.append(argv) or 3)
+    assert dev.main(["soak", "10", "--http"]) == 3
+    _python, script, *rest = called[1]
+    assert called[0] == "test" and rest == ["10", "--http"]
+    assert Path(script).is_file() and Path(script).name == "soak.py"
