@@ -17,6 +17,21 @@ SUM = '{"name": "add", "arguments": {"a": 1, "b": "}\\"{"}}'
 SUM_ARGUMENTS = '{"a": 1, "b": "}\\"{"}'
 WEATHER = '{"name": "weather", "arguments": {"city": "Ulm"}}'
 CITY = '{"city": "Ulm"}'
+PARAMETERS = {
+    "add": {
+        "properties": {
+            "a": {"type": "integer"}, "b": {"type": ["string", "null"]}, "list": {"type": "array"},
+            "flag": {"type": "boolean"}, "kind": {"enum": ["x", "y"]}, "number": {"enum": [1, 2]},
+        }
+    },
+    "weather": None,
+}  # fmt: skip
+
+
+def tagged(name: str, **arguments: str) -> str:
+    """A call as Qwen3-Coder writes it."""
+    inside = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<function={name}>\n{inside}</function>"
 
 
 def joined(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]]]:
@@ -37,7 +52,7 @@ def joined(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def parse(*texts: str, parallel: bool = True) -> tuple[str, list[tuple[str, str]]]:
-    parser = ToolCallParser(NAMES, parallel=parallel)
+    parser = ToolCallParser(NAMES, parallel=parallel, parameters=PARAMETERS)
     return joined([piece for text in texts for piece in parser.push(text)] + parser.finish())
 
 
@@ -60,6 +75,40 @@ CASES = [
     ('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("add", '{"a": 1}')]),
     ('<tool_call>{"name": "add", "arguments": {"a": [1, {}]} }</tool_call>', "", [("add", '{"a": [1, {}]}')]),
     ('<tool_call>{"name": "add", "arguments": {"a": 1', "", [("add", '{"a": 1')]),
+    # Qwen3-Coder
+    (f"<tool_call>\n{tagged('weather', city='Ulm')}\n</tool_call>", "", [("weather", CITY)]),
+    (
+        f"I look.\n<tool_call>\n{tagged('weather', city='Ulm')}\n</tool_call>\n"
+        f"<tool_call>\n{tagged('add', a='1')}\n</tool_call>",
+        "I look.",
+        [("weather", CITY), ("add", '{"a": 1}')],
+    ),
+    (f"{tagged('weather', city='Ulm')}\n</tool_call>", "", [("weather", CITY)]),
+    (f"a {tagged('add', b='1')} b", "a\nb", [("add", '{"b": "1"}')]),
+    (
+        tagged("add", a="2", list='["x", {}]', flag="True", kind="x", number="2", other="3", b="two\n lines"),
+        "",
+        [
+            (
+                "add",
+                '{"a": 2, "list": ["x", {}], "flag": true, "kind": "x", "number": 2, "other": "3",'
+                ' "b": "two\\n lines"}',
+            )
+        ],
+    ),
+    (tagged("add", a="no number", b="<b>&</b>"), "", [("add", '{"a": "no number", "b": "<b>&</b>"}')]),
+    (tagged("add"), "", [("add", "{}")]),
+    ("<function=add><parameter=b>x</parameter></function>", "", [("add", '{"b": "x"}')]),
+    ("<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx", "", [("add", '{"a": 1')]),
+    (tagged("unknown", a="1"), tagged("unknown", a="1"), []),
+    (
+        f"Write <function=unknown> or <function=. {tagged('weather', city='Ulm')}",
+        "Write <function=unknown> or <function=.",
+        [("weather", CITY)],
+    ),
+    ("<function=add", "<function=add", []),
+    ("<tool_call>\n<function", "<tool_call>\n<function", []),
+    ("<tool_call>\n<function=no>x", "<tool_call>\n<function=no>x", []),
     # Llama 3
     ('{"name": "add", "parameters": {"a": 1}}', "", [("add", '{"a": 1}')]),
     ('<|python_tag|>{"name": "add", "parameters": {}}', "", [("add", "{}")]),

@@ -40,7 +40,11 @@ class ToolUse:
 
     def parser(self) -> ToolCallParser | None:
         """For one answer; None where no tool may be called."""
-        return ToolCallParser(self.callable, parallel=self.parallel) if self.tools else None
+        if not self.tools:
+            return None
+        functions = [tool["function"] for tool in self.tools]
+        parameters = {function["name"]: function.get("parameters") for function in functions}
+        return ToolCallParser(self.callable, parallel=self.parallel, parameters=parameters)
 
     def schema(self, form: CallForm, answer: Any = None) -> Any:
         """What the answer must match; None for anything. answer: the schema of one that is no call."""

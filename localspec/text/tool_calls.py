@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from localspec.text.call_reader import CallReader
 from localspec.text.reasoning import held_back
+from localspec.text.xml_call_reader import BEGINNING, XmlCallReader
 
 OPENERS = ("<tool_call>", "<tools>", "[TOOL_CALLS]", "<|python_tag|>")
 """What models write in front of a call: Qwen and Hermes, small Qwens, Mistral, Llama 3."""
+_BEGINNINGS = (*OPENERS, BEGINNING)
+"""Qwen3-Coder leaves its opener out now and then."""
 CLOSERS = ("</tool_call>", "</tools>", "```")
 FENCES = ("```json", "```")
 """Small models put a bare call into a code block."""
-_FIRST = (*FENCES, *OPENERS)
-_NEXT = (*CLOSERS, *OPENERS)
+_FIRST = (*FENCES, *_BEGINNINGS)
+_NEXT = (*CLOSERS, *_BEGINNINGS)
 _NAMED = re.compile(r"\s*([\w.-]{1,64})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 """Newer Mistrals: the name, then the arguments alone."""
 _HALF_NAMED = re.compile(r"\s*[\w.-]{0,64}[\w\[\]]{0,64}\s*")
@@ -38,6 +42,7 @@ class CallDelta:
 
 
 Piece = str | CallDelta
+Reader = CallReader | XmlCallReader
 
 
 def new_call_id() -> str:
@@ -49,14 +54,20 @@ class ToolCallParser:
     """Parts a stream of text, however it is cut, into text and calls.
 
     names: the functions that may be called; what names another is text. parallel: whether more than the first call
-    counts.
+    counts. parameters: by function, the JSON schema of its arguments, by which Qwen3-Coder's values get their types.
 
     Understood are a JSON object with `name` and `arguments` (or `parameters`) behind one of `OPENERS` or at the very
-    beginning, bare or in a code block; several of them in a list, or one after the other; and Mistral's `name[ARGS]{}`.
-    Blanks around calls are dropped.
+    beginning, bare or in a code block; several of them in a list, or one after the other; Mistral's `name[ARGS]{}`;
+    and Qwen3-Coder's `<function=name>`. Blanks around calls are dropped.
     """
 
-    def __init__(self, names: Collection[str], *, parallel: bool = True) -> None:
+    def __init__(
+        self,
+        names: Collection[str],
+        *,
+        parallel: bool = True,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         self.num_calls = 0
         self._names = frozenset(names)
         self._most = None if parallel else 1
@@ -64,7 +75,8 @@ class ToolCallParser:
         self._held = ""
         self._skipped = ""  # read since the text before a call: shown, if it is none
         self._marked = False
-        self._reader = CallReader()
+        self._parameters = parameters or {}
+        self._reader: Reader = CallReader()
         self._sent: int | None = None  # characters of the current call's arguments; None: not announced
         self._out: list[Piece] = []
         self._any_text = False
@@ -100,12 +112,12 @@ class ToolCallParser:
         return True
 
     def _in_text(self, last: bool) -> bool:
-        found = [(at, tag) for tag in OPENERS if (at := self._held.find(tag)) >= 0]
+        found = [(at, tag) for tag in _BEGINNINGS if (at := self._held.find(tag)) >= 0]
         if not found:
             text = (
                 self._held
                 if last
-                else self._held[: len(self._held) - held_back(self._held, *OPENERS)].rstrip()
+                else self._held[: len(self._held) - held_back(self._held, *_BEGINNINGS)].rstrip()
             )
             self._give(text)
             self._held = self._held[len(text) :]
@@ -114,7 +126,7 @@ class ToolCallParser:
         text = self._held[:at].rstrip()
         self._give(text)
         self._held = self._held[len(text) :]
-        self._skip(at - len(text) + len(tag))
+        self._skip(at - len(text) + (0 if tag == BEGINNING else len(tag)))
         self._marked, self._state = True, self._expecting
         return True
 
@@ -125,14 +137,21 @@ class ToolCallParser:
         if inside.startswith("{"):
             self._skip(len(self._held) - len(inside))
             self._begin(CallReader())
+        elif self._marked and inside.startswith(BEGINNING):
+            self._skip(len(self._held) - len(inside))
+            self._begin(XmlCallReader(self._names, self._parameters))
         elif named and named[1] in self._names:
             self._skip(named.end())
             self._begin(CallReader(named[1]))
-        elif not last and (not inside or (self._marked and _HALF_NAMED.fullmatch(self._held))):
+        elif not last and (not inside or (self._marked and self._may_begin(inside))):
             return False
         else:
             self._give_up()
         return True
+
+    def _may_begin(self, inside: str) -> bool:
+        """Whether what is held can still become the beginning of a call."""
+        return bool(_HALF_NAMED.fullmatch(self._held)) or BEGINNING.startswith(inside)
 
     def _in_call(self, last: bool) -> bool:
         reader = self._reader
@@ -157,12 +176,12 @@ class ToolCallParser:
         if self._held.startswith("{"):
             self._begin(CallReader())
         else:
-            is_text = self._held and not self._held.startswith(OPENERS)
+            is_text = self._held and not self._held.startswith(_BEGINNINGS)
             self._give("\n" if is_text and self._any_text else "")
             self._state = self._in_text
         return True
 
-    def _is_no_call(self, reader: CallReader) -> bool:
+    def _is_no_call(self, reader: Reader) -> bool:
         if reader.strange and not self._marked:
             return True
         if reader.name is not None and reader.name not in self._names:
@@ -171,7 +190,7 @@ class ToolCallParser:
             return False
         return reader.name is None or reader.arguments is None or not (self._marked or reader.has_arguments)
 
-    def _announce(self, reader: CallReader) -> None:
+    def _announce(self, reader: Reader) -> None:
         """Give out what is new of the current call."""
         arguments = reader.arguments or ""
         if reader.name is None or not arguments or (self.num_calls == self._most and self._sent is None):
@@ -184,7 +203,7 @@ class ToolCallParser:
             self._out.append(CallDelta(self.num_calls - 1, arguments=arguments[self._sent :]))
             self._sent = len(arguments)
 
-    def _begin(self, reader: CallReader) -> None:
+    def _begin(self, reader: Reader) -> None:
         self._reader, self._sent, self._state = reader, None, self._in_call
 
     def _give_up(self) -> None:
