@@ -8,7 +8,7 @@ prints as one sentence that names the value, followed by the remedy. Subclasses 
       EngineClosed, EngineBusy, BackendError, MissingPackage, TemplateError, PairingError
       ModelFileError, ModelLoadError: MemoryShort; LoadCancelled
       ConversationFileError
-      DecodeError: ContextFull; DecodeCancelled
+      DecodeError: ContextFull; DecodeCancelled; StateError
       HubError: UnknownPair, NotDownloaded, CatalogueError, StoreError: DiskFull
         DownloadError: HashMismatch, AccessDenied, FileMissing, SourceUnreachable, OfflineError
 """

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import localspec
+from localspec import errors
 from localspec.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -275,3 +276,11 @@ def test_every_package_of_the_tree_is_in_pyproject() -> None:
         ".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "localspec").rglob("__init__.py")
     }
     assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages | {"localspec_models"}
+
+
+def test_the_tree_of_errors_is_drawn_whole():
+    def tree(base: type) -> set[str]:
+        return {base.__name__}.union(*(tree(below) for below in base.__subclasses__()))
+
+    drawn = (errors.__doc__ or "").partition("\n\n    ")[2]
+    assert set(re.findall(r"[A-Z]\w+", drawn)) - {"ValueError"} == tree(errors.LocalspecError)
