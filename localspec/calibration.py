@@ -13,12 +13,12 @@ from localspec.decoding.calibrate import calibrate
 from localspec.decoding.costs import CostTable
 from localspec.engine import Engine
 from localspec.engine_options import EngineOptions
-from localspec.hub.home import default_home
-from localspec.hub.measurements import Measurements, this_build, this_machine
+from localspec.files.home import default_home
 from localspec.llama.backend import physical_cores
 from localspec.llama.context import Context
 from localspec.llama.metadata import Metadata
 from localspec.llama.watch import stage
+from localspec.store.measurements import Measurements, this_build, this_machine
 
 FORMAT = 2
 log = logging.getLogger(__name__)

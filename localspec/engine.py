@@ -14,8 +14,6 @@ from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, Mo
 from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
 from localspec.decoding.session import Session
 from localspec.engine_options import EngineOptions
-from localspec.hub.conduct import context as context_reach
-from localspec.hub.pairing import check_pair, why_no_draft
 from localspec.llama.backend import supports_gpu
 from localspec.llama.cancel import CancelFlag
 from localspec.llama.context import Context
@@ -25,6 +23,8 @@ from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.template import ChatTemplate
 from localspec.llama.watch import stage
+from localspec.pairing.check import check_pair, why_no_draft
+from localspec.pairing.conduct import context as context_reach
 from localspec.prefixes import KeptPrefixes
 from localspec.strictness import Widths, strict_widths
 

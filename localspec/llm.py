@@ -16,11 +16,10 @@ from localspec.conversation import Conversation
 from localspec.engine import Engine, StrPath
 from localspec.engine_options import engine_options
 from localspec.errors import LocalspecError
-from localspec.hub.catalogue import DEFAULT_PAIR
-from localspec.hub.usage import record_use
 from localspec.idle import IdleTimer, checked_seconds
 from localspec.llama.backend import close_at_exit
 from localspec.llama.template import ChatTemplate
+from localspec.pairs.catalogue import DEFAULT_PAIR
 from localspec.request import (
     AnswerOptions,
     Chunk,
@@ -32,6 +31,7 @@ from localspec.request import (
     text_or_items,
 )
 from localspec.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
+from localspec.store.usage import record_use
 from localspec.text.prompt import render_prompt, text_prompt
 from localspec.turns import AnswerStream, Ticket, Turns
 from localspec.weights import Order, Weights

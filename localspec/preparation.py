@@ -18,16 +18,16 @@ from localspec.decoding.session import Context, Span
 from localspec.engine import Engine, StrPath
 from localspec.engine_options import EngineOptions
 from localspec.errors import LocalspecError, StoreError
-from localspec.hub.disk import require_room, sync
-from localspec.hub.measurements import this_build, this_machine
-from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source, Trial
-from localspec.hub.store import default_home
+from localspec.files.disk import require_room, sync
 from localspec.llama import context as llama_context
 from localspec.llama.backend import physical_cores
 from localspec.llama.cancel import CancelFlag
 from localspec.llama.model import Model, resolve_gpu_layers
 from localspec.llama.quantize import bytes_in_format, elements_by_type, requantize
 from localspec.llama.watch import check_cancelled, stage
+from localspec.store.measurements import this_build, this_machine
+from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
+from localspec.store.store import default_home
 
 CANDIDATES = ("q4_0",)
 """Formats tried. CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""

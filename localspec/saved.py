@@ -20,8 +20,8 @@ from typing import Any
 from localspec.decoding.session import Session, common_prefix
 from localspec.engine import Engine
 from localspec.errors import ConversationFileError, StateError
-from localspec.hub.measurements import this_build
 from localspec.request import checked_path
+from localspec.store.measurements import this_build
 from localspec.text.continuation import Said
 
 FORMAT = 1

@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localspec.hub.catalogue import pair, warnings
-from localspec.hub.folder import read_folder
-from localspec.hub.home import home_folder
+from localspec.files.home import home_folder
 from localspec.hub.hubmodels import paths_on_disk
-from localspec.hub.reference import parse_reference, required_reference
-from localspec.hub.store import Store
+from localspec.pairs.catalogue import pair, warnings
+from localspec.pairs.folder import read_folder
+from localspec.pairs.reference import parse_reference, required_reference
 from localspec.request import checked_path
+from localspec.store.store import Store
 
 StrPath = str | os.PathLike[str]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from localspec.decoding.classes import WidthClass, width_classes
 from localspec.errors import ModelLoadError
-from localspec.hub.home import default_home
-from localspec.hub.measurements import Measurements, this_build, this_machine
+from localspec.files.home import default_home
 from localspec.llama.context import Context
 from localspec.llama.context_options import ContextOptions
 from localspec.llama.metadata import Metadata
 from localspec.llama.model import Model
+from localspec.store.measurements import Measurements, this_build, this_machine
 
 FORMAT = 1
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32, 33, 64)

@@ -1,1 +1,1 @@
-"""The catalogue: one TOML file per pair. Read by `localspec.hub.catalogue`; holds no code."""
+"""The catalogue: one TOML file per pair. Read by `localspec.pairs.catalogue`; holds no code."""

@@ -22,9 +22,9 @@ sys.path.insert(0, str(ROOT))
 
 from localspec.errors import CatalogueError, DownloadError, FileMissing, SourceUnreachable  # noqa: E402
 from localspec.hub import endpoint  # noqa: E402
-from localspec.hub.pair import HubSource, ModelFile, Pair, WheelSource  # noqa: E402
-from localspec.hub.pairfile import read_pair  # noqa: E402
 from localspec.hub.pipindex import index_versions  # noqa: E402
+from localspec.pairs.pair import HubSource, ModelFile, Pair, WheelSource  # noqa: E402
+from localspec.pairs.pairfile import read_pair  # noqa: E402
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo

@@ -29,7 +29,7 @@ from soak_clients import MODEL, Client, EngineClient, Question, ServerClient, So
 
 from localspec import LLM
 from localspec.errors import PromptTooLong
-from localspec.hub.catalogue import DEFAULT_PAIR
+from localspec.pairs.catalogue import DEFAULT_PAIR
 
 CLIENTS = 4
 FLAT = 0.02

@@ -37,9 +37,9 @@ def smollm_path() -> Path:
 
 
 def _pulled(name: str) -> tuple[Path, Path | None]:
-    from localspec.hub.catalogue import pair
     from localspec.hub.pull import pull
-    from localspec.hub.store import Store
+    from localspec.pairs.catalogue import pair
+    from localspec.store.store import Store
 
     shown: set[tuple[str, int]] = set()
 
@@ -106,5 +106,5 @@ def _calibration_folder(tmp_path_factory) -> Iterator[None]:
         patch.setattr("localspec.calibration.default_home", lambda: home)
         patch.setattr("localspec.preparation.default_home", lambda: home)
         patch.setattr("localspec.strictness.default_home", lambda: home)
-        patch.setattr("localspec.hub.usage.default_home", lambda: home)
+        patch.setattr("localspec.store.usage.default_home", lambda: home)
         yield

@@ -17,9 +17,9 @@ import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
+from localspec.files.progress import Progress
 from localspec.hub import huggingface
-from localspec.hub.catalogue import HubSource, ModelFile, Pair, Source, WheelSource
-from localspec.hub.progress import Progress
+from localspec.pairs.catalogue import HubSource, ModelFile, Pair, Source, WheelSource
 from tests.hubserver import Hub, running_hub
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +124,7 @@ CHILD = """
 import os, pickle, sys
 from pathlib import Path
 from localspec.hub.pull import pull
-from localspec.hub.store import Store
+from localspec.store.store import Store
 
 pair, home, source, kill_at = pickle.loads(bytes.fromhex(sys.argv[1]))
 
@@ -172,7 +172,8 @@ CLI = """
 import pickle, sys
 pair = pickle.loads(bytes.fromhex(sys.argv[1]))
 exec(sys.argv[2])
-from localspec.hub import catalogue, store
+from localspec.pairs import catalogue
+from localspec.store import store
 catalogue.pair = lambda *_, **__: pair
 catalogue.pairs = store.pairs = lambda *_, **__: [pair]
 sys.argv = ["localspec", *sys.argv[3:]]

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from localspec.cli import main
-from localspec.hub.pair import HubSource, ModelFile, Pair
-from localspec.hub.pairtext import pair_text
-from localspec.hub.prepared import PreparedDrafts, Source, Trial
-from localspec.hub.store import Store
+from localspec.pairs.pair import HubSource, ModelFile, Pair
+from localspec.pairs.pairtext import pair_text
+from localspec.store.prepared import PreparedDrafts, Source, Trial
+from localspec.store.store import Store
 from tests.hubkit import HUB, ROOT
 from tests.tinygguf import write_llama
 

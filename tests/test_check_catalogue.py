@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from localspec.hub.pair import ModelFile
+from localspec.pairs.pair import ModelFile
 from tests.hubkit import HUB, REVISION, make_wheels, model_file
 from tests.hubserver import Hub, running_hub
 

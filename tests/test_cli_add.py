@@ -13,10 +13,10 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import FileMissing
-from localspec.hub.catalogue import own_folder, pair
-from localspec.hub.pair import HubSource, LocalSource
 from localspec.hub.pull import pull
-from localspec.hub.store import Store
+from localspec.pairs.catalogue import own_folder, pair
+from localspec.pairs.pair import HubSource, LocalSource
+from localspec.store.store import Store
 from tests.hubserver import Hub, running_hub
 from tests.storekit import Shelf, run
 from tests.tinygguf import write_llama

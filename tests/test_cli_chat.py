@@ -21,7 +21,7 @@ from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
 from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError, NotDownloaded, PairingError, TemplateError
-from localspec.hub.reference import Reference
+from localspec.pairs.reference import Reference
 from tests.fake_llm import FakeLLM
 
 ROOT = Path(__file__).parents[1]

@@ -18,11 +18,11 @@ from localspec.engine import Engine
 from localspec.engine_options import EngineOptions
 from localspec.errors import SourceUnreachable, UnknownPair
 from localspec.hub import subject
-from localspec.hub.catalogue import HubSource, ModelFile, Pair
-from localspec.hub.reference import Reference
-from localspec.hub.store import Store
 from localspec.llama.metadata import read_metadata
 from localspec.measure import prospect
+from localspec.pairs.catalogue import HubSource, ModelFile, Pair
+from localspec.pairs.reference import Reference
+from localspec.store.store import Store
 
 from .tinygguf import write_llama, write_mamba
 

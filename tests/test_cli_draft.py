@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from localspec import preparation
 from localspec.cli import main
-from localspec.hub import catalogue
-from localspec.hub.catalogue import ModelFile, Pair
-from localspec.hub.prepared import ORIGINAL
+from localspec.pairs import catalogue
+from localspec.pairs.catalogue import ModelFile, Pair
+from localspec.store.prepared import ORIGINAL
 from tests.tinygguf import write_llama
 
 FASTER = {ORIGINAL: 0.015, "q4_0": 0.009}

@@ -19,10 +19,10 @@ from filelock import FileLock
 
 from localspec import LLM
 from localspec.errors import CatalogueError, InvalidRequest
-from localspec.hub import copying, exporting
-from localspec.hub.folder import read_folder
-from localspec.hub.pair import LocalSource
-from localspec.hub.pairfile import read_pair
+from localspec.pairs.folder import read_folder
+from localspec.pairs.pair import LocalSource
+from localspec.pairs.pairfile import read_pair
+from localspec.store import copying, exporting
 from tests.storekit import Shelf, listing, model_file, run
 from tests.tinygguf import write_llama
 

@@ -11,9 +11,10 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import DiskFull
-from localspec.hub import disk, importing
-from localspec.hub.catalogue import own_folder, pair
-from localspec.hub.pair import LocalSource
+from localspec.files import disk
+from localspec.pairs.catalogue import own_folder, pair
+from localspec.pairs.pair import LocalSource
+from localspec.store import importing
 from tests.storekit import Shelf, listing, run, start
 from tests.tinygguf import write_llama, write_mamba
 
@@ -273,7 +274,7 @@ def test_two_processes_make_a_pair_of_one_name(shelf: Shelf, tmp_path: Path) -> 
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localspec.hub import copying
+    from localspec.store import copying
 
     def grow(path: Path, report: object) -> str:
         sha256 = disk.sha256_of(path)

@@ -14,12 +14,12 @@ from localspec import LLM, calibration
 from localspec.cli import listing
 from localspec.cli.listing import HEADINGS, table
 from localspec.errors import PairingError
-from localspec.hub import usage
-from localspec.hub.catalogue import own_folder
-from localspec.hub.holding import format_in_name, holding
-from localspec.hub.home import default_home
-from localspec.hub.measurements import this_machine
-from localspec.hub.usage import last_use, record_use
+from localspec.files.home import default_home
+from localspec.pairs.catalogue import own_folder
+from localspec.store import usage
+from localspec.store.holding import format_in_name, holding
+from localspec.store.measurements import this_machine
+from localspec.store.usage import last_use, record_use
 from tests.storekit import Shelf, model_file, run
 from tests.storekit import listing as everything
 from tests.tinygguf import write_llama, write_mamba

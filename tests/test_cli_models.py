@@ -15,10 +15,11 @@ from localspec.cli import main, remove
 from localspec.cli.models import pull as pull_command
 from localspec.cli.pulling import Lines, progress_display
 from localspec.errors import DownloadError
-from localspec.hub import catalogue, pull
-from localspec.hub.catalogue import ModelFile, Pair
-from localspec.hub.progress import Progress
-from localspec.hub.store import Store
+from localspec.files.progress import Progress
+from localspec.hub import pull
+from localspec.pairs import catalogue
+from localspec.pairs.catalogue import ModelFile, Pair
+from localspec.store.store import Store
 
 TARGET, DRAFT = b"target bytes", b"draft"
 
@@ -43,7 +44,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
     monkeypatch.setattr(catalogue, "pair", lambda _name, _home=None: PAIR)
     monkeypatch.setattr(catalogue, "pairs", lambda _home=None: [PAIR])
-    monkeypatch.setattr("localspec.hub.store.pairs", lambda _home: [PAIR])
+    monkeypatch.setattr("localspec.store.store.pairs", lambda _home: [PAIR])
     return Store()
 
 

@@ -12,10 +12,10 @@ import pytest
 from filelock import FileLock
 
 from localspec.cli import prune
-from localspec.hub.own import keep_pair
-from localspec.hub.pair import LocalSource
-from localspec.hub.pins import Pins, hub_model, pinned_pair
-from localspec.hub.pruning import LOCK_AGE, left_overs
+from localspec.pairs.pair import LocalSource
+from localspec.pairs.pins import Pins, hub_model, pinned_pair
+from localspec.store.own import keep_pair
+from localspec.store.pruning import LOCK_AGE, left_overs
 from tests.hubkit import REVISION
 from tests.storekit import Shelf, listing, run
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import verify
-from localspec.hub.own import keep_pair
-from localspec.hub.pair import LocalSource
+from localspec.pairs.pair import LocalSource
+from localspec.store.own import keep_pair
 from tests.storekit import Shelf, listing, run
 
 

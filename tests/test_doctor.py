@@ -23,10 +23,10 @@ from localspec.doctor.environment import check_environment
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.doctor.python import _interpreter, check_python
 from localspec.errors import FileMissing, SourceUnreachable, StoreError
-from localspec.hub.catalogue import DEFAULT_PAIR, pair
-from localspec.hub.store import Store
 from localspec.llama import ram
 from localspec.llama.probe import Device, Probe
+from localspec.pairs.catalogue import DEFAULT_PAIR, pair
+from localspec.store.store import Store
 from tests.fake_llama import fake_llama, without
 from tests.hubserver import Hub, running_hub
 

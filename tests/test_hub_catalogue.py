@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
-from localspec.hub import catalogue
-from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair, pairs
-from localspec.hub.pairfile import read_pair
+from localspec.pairs import catalogue
+from localspec.pairs.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair, pairs
+from localspec.pairs.pairfile import read_pair
 
 MODELS = Path(__file__).parents[1] / "models"
 GOOD = (MODELS / f"{DEFAULT_PAIR}.toml").read_text(encoding="utf-8")

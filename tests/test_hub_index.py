@@ -13,7 +13,7 @@ import pytest
 from localspec.errors import DownloadError, FileMissing, SourceUnreachable
 from localspec.hub import pip
 from localspec.hub.pull import pull
-from localspec.hub.store import Store
+from localspec.store.store import Store
 from tests.hubkit import content, make_pair, make_wheels, model_file, sandbox, write_wheel
 from tests.wheelserver import Index, running_index
 

@@ -15,11 +15,11 @@ import filelock
 import pytest
 
 from localspec.errors import StoreError
-from localspec.hub.locks import NO_LOCKS, locked
-from localspec.hub.pair import Pair
-from localspec.hub.progress import Progress
+from localspec.files.locks import NO_LOCKS, locked
+from localspec.files.progress import Progress
 from localspec.hub.pull import pull
-from localspec.hub.store import Store
+from localspec.pairs.pair import Pair
+from localspec.store.store import Store
 from tests.hubkit import (
     KILLED,
     ROOT,

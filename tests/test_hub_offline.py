@@ -11,7 +11,7 @@ import pytest
 
 from localspec.errors import OfflineError
 from localspec.hub.pull import pull
-from localspec.hub.store import Store
+from localspec.store.store import Store
 from tests.hubkit import HUB, content, make_pair, make_wheels, model_file, run_cli, sandbox
 
 BODY = content(1, 500_000)

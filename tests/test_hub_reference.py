@@ -25,18 +25,12 @@ from localspec.errors import (
     StoreError,
 )
 from localspec.hub import endpoint, huggingface
+from localspec.hub.finding import resolve
 from localspec.hub.hubmodels import paths_on_disk, pull_references, remove_reference
-from localspec.hub.offer import offers, quantization_of
-from localspec.hub.pins import Pins
-from localspec.hub.reference import (
-    Reference,
-    choose,
-    parse_reference,
-    references,
-    required_reference,
-    resolve,
-)
-from localspec.hub.store import Store
+from localspec.pairs.offer import offers, quantization_of
+from localspec.pairs.pins import Pins
+from localspec.pairs.reference import Reference, choose, parse_reference, required_reference
+from localspec.store.store import Store
 from tests.hubkit import content
 from tests.hubserver import Hub, running_hub
 
@@ -204,7 +198,7 @@ def test_the_hubs_own_hash_and_commit_are_taken(hub: Hub, store: Store) -> None:
     assert (model.file, model.bytes, model.sha256) == ("Some-Q4_K_M.gguf", len(Q4), sha256(Q4))
     assert (model.sources[0].repo, model.sources[0].revision) == (REPO, hub.commit)
     assert hub.asked_for == [f"/api/models/{REPO}?blobs=true"]
-    assert references(store.home) == []
+    assert Pins(store.home).all() == []
     assert not store.home.exists()
 
 
@@ -226,7 +220,7 @@ def test_a_pulled_reference_is_pinned_and_needs_no_network(
     assert pull_references(wanted, store=store) == (target, draft)
     assert pull_references(wanted, store=store, offline=True) == (target, draft)
     assert (len(hub.asked_for), hub.probes) == asked
-    pinned = references(store.home)
+    pinned = Pins(store.home).all()
     assert [pair.name for pair in pinned] == [f"{REPO}:Q4_K_M", f"{REPO}:Q8_0"]
     assert (pinned[0].licence, pinned[0].bytes, pinned[0].draft) == ("apache-2.0", len(Q4), None)
     assert hub.commit[:8] in pinned[0].summary
@@ -252,7 +246,7 @@ def test_what_changes_upstream_does_not_change_what_was_pinned(hub: Hub, store: 
     assert "--update" in caught.value.remedy
     second, _ = pull_references(wanted, store=store, update=True)
     assert second.read_bytes() == changed
-    assert references(store.home)[0].target.sha256 == sha256(changed)
+    assert Pins(store.home).all()[0].target.sha256 == sha256(changed)
     assert pull_references(wanted, store=store)[0] == second
 
 
@@ -276,7 +270,7 @@ def test_a_stopped_pull_goes_on_with_the_same_bytes(hub: Hub, store: Store) -> N
         pull_references([ref("Q4_K_M")], store=store)
     hub.commit = "f" * 40
     pull_references([ref("Q4_K_M")], store=store)
-    assert references(store.home)[0].target.sources[0].revision != hub.commit
+    assert Pins(store.home).all()[0].target.sources[0].revision != hub.commit
     assert hub.served == len(Q4)
 
 
@@ -330,7 +324,7 @@ def test_removing_keeps_what_another_reference_needs(hub: Hub, store: Store) -> 
     assert path.exists()
     assert remove_reference(ref("Q4_K_M", "else/where"), store) == len(Q4)
     assert not path.exists()
-    assert references(store.home) == []
+    assert Pins(store.home).all() == []
     assert remove_reference(ref("Q4_K_M"), store) == 0
 
 
@@ -371,7 +365,7 @@ def test_each_refusal_has_its_sentence(
     assert "--source" not in caught.value.remedy
     assert caught.value.file == f"{REPO}:Q4_K_M"
     assert len(hub.asked_for) == 1
-    assert references(store.home) == []
+    assert Pins(store.home).all() == []
 
 
 def test_a_gated_repository_that_lists_its_files_keeps_its_sentence(hub: Hub, store: Store) -> None:
@@ -388,7 +382,7 @@ def test_the_token_is_sent(hub: Hub, store: Store, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_hub_that_does_not_answer(hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.hub.reference.LIST_SECONDS", 0.2)
+    monkeypatch.setattr("localspec.hub.finding.LIST_SECONDS", 0.2)
     hub.info_fault = "hang"
     with pytest.raises(SourceUnreachable, match="does not answer in time"):
         resolve(ref("Q4_K_M"), home=store.home)
@@ -525,7 +519,7 @@ def test_a_damaged_pin_is_named_and_replaced(hub: Hub, store: Store, text: str |
         with pytest.raises(StoreError, match=r"The pinned reference .* cannot be read") as caught:
             call()
         assert "--update" in caught.value.remedy
-    assert references(store.home) == []
+    assert Pins(store.home).all() == []
     pull_references([ref("Q4_K_M")], store=store, update=True)
     assert paths_on_disk([ref("Q4_K_M")], store)
     pin.write_bytes(b"{")
@@ -534,7 +528,7 @@ def test_a_damaged_pin_is_named_and_replaced(hub: Hub, store: Store, text: str |
 
 
 def test_the_first_of_two_pins_stands(hub: Hub, store: Store) -> None:
-    from localspec.hub.reference import find
+    from localspec.hub.finding import find
 
     pins = Pins(store.home)
     first = find(ref("Q4_K_M"), home=store.home)

@@ -9,9 +9,9 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import PairingError
-from localspec.hub.judgement import Judgement, judge, judge_files
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.model import Model
+from localspec.pairing.judgement import Judgement, judge, judge_files
 
 from . import tinygguf
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import PairingError
-from localspec.hub.pairing import check_pair, why_no_draft
 from localspec.llama.metadata import Metadata, read_metadata
+from localspec.pairing.check import check_pair, why_no_draft
 from tests import tinygguf
 
 

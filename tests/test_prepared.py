@@ -13,11 +13,11 @@ from localspec import LLM, preparation
 from localspec.calibration import Costs
 from localspec.decoding.costs import CostTable
 from localspec.errors import ModelLoadError, StoreError
-from localspec.hub import store as store_module
-from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source, Trial
-from localspec.hub.store import Store
 from localspec.llama.metadata import read_metadata
 from localspec.llama.quantize import bytes_in_format, elements_by_type, requantize
+from localspec.store import store as store_module
+from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
+from localspec.store.store import Store
 from tests.hubkit import content, make_pair, model_file
 from tests.tinygguf import write_llama
 

@@ -84,7 +84,7 @@ def test_imports_go_down_only() -> None:
         ("stray.py", "", "localspec.stray"),
         ("newroom/__init__.py", "", "localspec.newroom"),
         ("text/planted.py", "import localspec.llm", "localspec.text.planted -> localspec.llm"),
-        ("text/planted.py", "import localspec.hub.pair", "localspec.text.planted -> localspec.hub.pair"),
+        ("text/planted.py", "import localspec.pairs.pair", "localspec.text.planted -> localspec.pairs.pair"),
         ("cli/planted.py", "import llama_cpp", "localspec.cli.planted -> llama_cpp"),
         ("decoding/planted.py", "import ctypes", "localspec.decoding.planted -> ctypes"),
     ],
@@ -145,7 +145,7 @@ answer = "llama_cpp" in sys.modules
 
 
 def test_the_wheel_finds_its_pairs(installed: Path) -> None:
-    code = "from localspec.hub.catalogue import pairs; answer = sorted(pair.name for pair in pairs())"
+    code = "from localspec.pairs.catalogue import pairs; answer = sorted(pair.name for pair in pairs())"
     names = sorted(file.stem for file in (ROOT / "models").glob("*.toml"))
     assert ask(installed, code) == names
     assert {"qwen2.5-coder-1.5b", "smollm2-135m"} <= set(names)

@@ -16,17 +16,17 @@ from localspec import calibration
 from localspec.cli import main
 from localspec.engine_options import EngineOptions
 from localspec.errors import SourceUnreachable
-from localspec.hub import candidates as finding
-from localspec.hub import catalogue
-from localspec.hub.candidates import Candidate, candidates
-from localspec.hub.measurements import this_build, this_machine
-from localspec.hub.pair import HubSource, ModelFile, Pair
-from localspec.hub.prepared import PreparedDrafts, Source, Trial
-from localspec.hub.store import Store
 from localspec.llama.backend import physical_cores
 from localspec.llama.metadata import read_metadata
 from localspec.measure.fitting import fitting_pairs
 from localspec.measure.suggest import LeftOut, Suggestion, Suggestions, Target, suggest_drafts
+from localspec.pairs import catalogue
+from localspec.pairs.pair import HubSource, ModelFile, Pair
+from localspec.store import candidates as finding
+from localspec.store.candidates import Candidate, candidates
+from localspec.store.measurements import this_build, this_machine
+from localspec.store.prepared import PreparedDrafts, Source, Trial
+from localspec.store.store import Store
 from tests.tinygguf import write_llama, write_mamba
 
 HUB = HubSource("someone/some-GGUF", "0" * 40)
@@ -66,7 +66,7 @@ def know(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {pair.name: pair for pair in pairs}
     for module in (catalogue, finding):
         monkeypatch.setattr(module, "pairs", lambda: list(pairs))
-    monkeypatch.setattr("localspec.hub.store.pairs", lambda: list(pairs))
+    monkeypatch.setattr("localspec.store.store.pairs", lambda: list(pairs))
     monkeypatch.setattr("localspec.hub.subject.pair", lambda name: by_name[name])
 
 

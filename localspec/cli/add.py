@@ -45,10 +45,10 @@ def add(
     """
     from localspec.cli.pulling import progress_display
     from localspec.hub.adding import part
-    from localspec.hub.known import known_files
-    from localspec.hub.own import check_name, keep_pair, own_pair
-    from localspec.hub.pairing import check_pair
-    from localspec.hub.store import Store
+    from localspec.pairing.check import check_pair
+    from localspec.store.known import known_files
+    from localspec.store.own import check_name, keep_pair, own_pair
+    from localspec.store.store import Store
 
     store = Store()
     check_name(name, store)

@@ -10,8 +10,8 @@ import click
 from localspec.cli.options import context_option, json_option, offline_option
 
 if TYPE_CHECKING:
-    from localspec.hub.judgement import Judgement
     from localspec.measure.prospect import Memory, Prospect
+    from localspec.pairing.judgement import Judgement
 
 _NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
 
@@ -43,8 +43,8 @@ def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[
     from pathlib import Path
 
     from localspec.errors import ModelFileError
-    from localspec.hub.judgement import judge, unusable
     from localspec.hub.subject import models_named
+    from localspec.pairing.judgement import judge, unusable
 
     try:
         ours, theirs = models_named(target, draft, offline=offline)
@@ -84,7 +84,7 @@ def _differences(judgement: Judgement) -> list[str]:
 
 
 def _memory(outlook: Prospect) -> str:
-    from localspec.hub.progress import readable
+    from localspec.files.progress import readable
 
     def line(role: str, part: Memory) -> str:
         return f"{role} {readable(part.weights)} and {readable(part.cache)}"

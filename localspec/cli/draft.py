@@ -13,7 +13,7 @@ from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
-    from localspec.hub.prepared import PreparedDrafts, Record, Trial
+    from localspec.store.prepared import PreparedDrafts, Record, Trial
 
 
 @click.command()
@@ -63,7 +63,7 @@ def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
 
 
 def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
-    from localspec.hub.progress import readable
+    from localspec.files.progress import readable
     from localspec.preparation import forget
 
     path = _path(pair, file)
@@ -77,8 +77,8 @@ def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
 
 
 def _show(path: Path | None, as_json: bool) -> None:
-    from localspec.hub.prepared import PreparedDrafts
-    from localspec.hub.store import Store
+    from localspec.store.prepared import PreparedDrafts
+    from localspec.store.store import Store
 
     drafts = PreparedDrafts(Store().home)
     records = [record for record in drafts.records() if path is None or record.source.is_of(path)]
@@ -96,7 +96,7 @@ def _show(path: Path | None, as_json: bool) -> None:
 
 
 def _size(record: Record, name: str) -> str:
-    from localspec.hub.progress import readable
+    from localspec.files.progress import readable
 
     return f", {readable(record.copies[name])}"
 
@@ -126,7 +126,7 @@ def sentence(trial: Trial) -> str:
 def _file(text: str) -> Path:
     """The file of that path, or of the hub's model that was pulled. Raises `NotDownloaded`."""
     from localspec.hub.hubmodels import paths_on_disk
-    from localspec.hub.store import Store
+    from localspec.store.store import Store
 
     model = model_of(text)
     return model if isinstance(model, Path) else paths_on_disk([model], Store())[0]
@@ -134,9 +134,9 @@ def _file(text: str) -> Path:
 
 def _draft_of(pair: str | None, file: str | None) -> Path:
     """The file, which must be here. Raises `NotDownloaded`."""
-    from localspec.hub.catalogue import DEFAULT_PAIR
-    from localspec.hub.catalogue import pair as find_pair
-    from localspec.hub.store import Store
+    from localspec.pairs.catalogue import DEFAULT_PAIR
+    from localspec.pairs.catalogue import pair as find_pair
+    from localspec.store.store import Store
 
     if file is not None:
         return _file(file)
@@ -149,8 +149,8 @@ def _draft_of(pair: str | None, file: str | None) -> Path:
 
 def _path(pair: str | None, file: str | None) -> Path:
     """Where the draft lies, or lay."""
-    from localspec.hub.catalogue import pair as find_pair
-    from localspec.hub.store import Store
+    from localspec.pairs.catalogue import pair as find_pair
+    from localspec.store.store import Store
 
     if file is not None:
         return _file(file)

@@ -25,10 +25,10 @@ def export(pair: str, folder: str, prepared: bool, as_json: bool, quiet: bool) -
     it without a network and without anything else on the disk. A copy that was stopped goes on where it was.
     """
     from localspec.cli.pulling import progress_display
-    from localspec.hub import catalogue
-    from localspec.hub.exporting import export as export_pair
-    from localspec.hub.reference import parse_reference
-    from localspec.hub.store import Store
+    from localspec.pairs import catalogue
+    from localspec.pairs.reference import parse_reference
+    from localspec.store.exporting import export as export_pair
+    from localspec.store.store import Store
 
     if not folder.strip():
         raise click.UsageError("DIR is empty: give the path of a folder.")

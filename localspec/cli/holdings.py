@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
-    from localspec.hub.holding import Holding
-    from localspec.hub.store import Store
+    from localspec.store.holding import Holding
+    from localspec.store.store import Store
 
 
 def warn_of_pair_files(store: Store) -> None:
     """A sentence for each pair file of one's own, or pinned reference, that is not used."""
-    from localspec.hub.catalogue import warnings
-    from localspec.hub.pins import Pins
+    from localspec.pairs.catalogue import warnings
+    from localspec.pairs.pins import Pins
 
     for sentence in warnings(home=store.home):
         say(f"warning: {sentence}")
@@ -41,7 +41,7 @@ def formats(held: Holding) -> str:
 
 def described(held: Holding, store: Store, calibrated: Collection[tuple[str, int]]) -> dict[str, object]:
     """Everything, ready for JSON."""
-    from localspec.hub.catalogue import own_path
+    from localspec.pairs.catalogue import own_path
 
     pair = held.pair
     own = own_path(pair.name, store.home)

@@ -14,8 +14,8 @@ from localspec.cli.terminal import say
 from localspec.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from localspec.hub.progress import ProgressCallback
-    from localspec.hub.store import Store
+    from localspec.files.progress import ProgressCallback
+    from localspec.store.store import Store
 
 UNKNOWN = 1
 
@@ -43,7 +43,7 @@ def import_files(
     draft second. They are hard-linked where the disk allows it, which takes no room, else copied; the originals stay.
     """
     from localspec.cli.pulling import progress_display
-    from localspec.hub.store import Store
+    from localspec.store.store import Store
 
     paths = [_path(file) for file in files]
     if name is not None and len(paths) > 2:
@@ -74,9 +74,9 @@ def _recognised(
     paths: list[Path], store: Store, show: ProgressCallback | None
 ) -> tuple[dict[Path, Path], list[Path]]:
     """Where each known file lies now, and the files that are not known."""
-    from localspec.hub.importing import checked_size, recognised, take_over
-    from localspec.hub.known import known_files
-    from localspec.hub.progress import Reporter
+    from localspec.files.progress import Reporter
+    from localspec.store.importing import checked_size, recognised, take_over
+    from localspec.store.known import known_files
 
     known, taken, unknown = known_files(store), {}, []
     for path in paths:
@@ -95,12 +95,12 @@ def _named(
     name: str, paths: list[Path], store: Store, show: ProgressCallback | None, summary: str, licence: str
 ) -> dict[Path, Path]:
     """Where the files of the new pair lie now."""
-    from localspec.hub.importing import take_over
-    from localspec.hub.known import known_files
-    from localspec.hub.own import check_name, keep_pair, own_file, own_pair
-    from localspec.hub.pairing import check_pair
-    from localspec.hub.progress import Reporter
+    from localspec.files.progress import Reporter
     from localspec.llama.metadata import read_metadata
+    from localspec.pairing.check import check_pair
+    from localspec.store.importing import take_over
+    from localspec.store.known import known_files
+    from localspec.store.own import check_name, keep_pair, own_file, own_pair
 
     check_name(name, store)
     metadata = [read_metadata(path) for path in paths]

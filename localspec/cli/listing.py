@@ -16,7 +16,7 @@ from localspec.cli.options import json_option
 from localspec.cli.terminal import is_terminal, printable
 
 if TYPE_CHECKING:
-    from localspec.hub.holding import Holding
+    from localspec.store.holding import Holding
 
 HEADINGS = (
     "NAME", "SIZE", "ON DISK", "FORMAT", "PREPARED", "CALIBRATED", "LAST USED", "LICENCE", "TAGS", "WHAT IT IS",
@@ -32,9 +32,9 @@ def list_pairs(as_json: bool) -> None:
     cost was measured here. `localspec show NAME` tells more about one.
     """
     from localspec.calibration import calibrated_files
-    from localspec.hub.holding import holding
-    from localspec.hub.known import known_pairs
-    from localspec.hub.store import Store
+    from localspec.store.holding import holding
+    from localspec.store.known import known_pairs
+    from localspec.store.store import Store
 
     store = Store()
     warn_of_pair_files(store)
@@ -71,7 +71,7 @@ def _block(headings: Sequence[str], row: Sequence[str], columns: int) -> list[st
 
 
 def _row(held: Holding, calibrated: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    from localspec.hub.progress import readable
+    from localspec.files.progress import readable
 
     pair, here = held.pair, held.presence == "yes"
     return (

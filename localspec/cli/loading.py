@@ -13,8 +13,8 @@ from localspec.cli.terminal import ask, busy, can_ask, say
 from localspec.errors import NotDownloaded
 
 if TYPE_CHECKING:
-    from localspec.hub.reference import Reference
     from localspec.llm import LLM
+    from localspec.pairs.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def open_engine(options: ModelOptions, notify: Callable[[str], None], **further:
 def _paths(options: ModelOptions) -> tuple[Path, Path | None]:
     """Where the models lie that the options name without a pair."""
     from localspec.hub.hubmodels import paths_on_disk
-    from localspec.hub.reference import Reference
-    from localspec.hub.store import Store
+    from localspec.pairs.reference import Reference
+    from localspec.store.store import Store
 
     target, draft = options.files()
     models = [target] if draft is None or options.no_draft else [target, draft]
@@ -75,8 +75,8 @@ def _find(options: ModelOptions) -> None:
     if name is None:
         _paths(options)
         return
-    from localspec.hub.catalogue import pair
-    from localspec.hub.store import Store
+    from localspec.pairs.catalogue import pair
+    from localspec.store.store import Store
 
     store = Store()
     store.pair_paths(pair(name or _default_pair(), store.home), with_draft=not options.no_draft)
@@ -145,9 +145,9 @@ def _what(missing: NotDownloaded) -> str:
     references = _references(missing)
     if not references:
         return missing.message
+    from localspec.files.progress import readable
+    from localspec.hub.finding import find
     from localspec.hub.hubmodels import as_pair
-    from localspec.hub.progress import readable
-    from localspec.hub.reference import find
 
     pair = as_pair(references, [find(reference) for reference in references])
     files = " and ".join(f"{file.file} ({readable(file.bytes)})" for file in pair.files)
@@ -180,6 +180,6 @@ def _introduction(options: ModelOptions, llm: LLM) -> str:
 
 
 def _default_pair() -> str:
-    from localspec.hub.catalogue import DEFAULT_PAIR
+    from localspec.pairs.catalogue import DEFAULT_PAIR
 
     return DEFAULT_PAIR

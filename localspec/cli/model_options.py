@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
-    from localspec.hub.reference import Reference
+    from localspec.pairs.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _is_path(name: str) -> bool:
 
 def model_of(text: str) -> Path | Reference:
     """The file of that path, or the model that `org/repo:quant` names. Raises `click.UsageError` if empty."""
-    from localspec.hub.reference import parse_reference
+    from localspec.pairs.reference import parse_reference
 
     if not text.strip():
         raise click.UsageError("The name of a model file is empty.")

@@ -10,7 +10,7 @@ import click
 from localspec.cli.options import json_option, offline_option, quiet_option
 
 if TYPE_CHECKING:
-    from localspec.hub.reference import Reference
+    from localspec.pairs.reference import Reference
 
 
 @click.command()
@@ -64,7 +64,7 @@ def pull(
 
 def _references(name: str, draft: str | None, update: bool) -> list[Reference]:
     """The hub's models that are named; [] for the name of a pair. Raises `click.UsageError`."""
-    from localspec.hub.reference import parse_reference, required_reference
+    from localspec.pairs.reference import parse_reference, required_reference
 
     reference = parse_reference(name)
     if reference is not None:

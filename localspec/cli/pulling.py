@@ -12,8 +12,8 @@ from localspec.cli.terminal import is_terminal, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from localspec.hub.progress import Progress, ProgressCallback
-    from localspec.hub.reference import Reference
+    from localspec.files.progress import Progress, ProgressCallback
+    from localspec.pairs.reference import Reference
 
 LINES_PER_PHASE = 10
 
@@ -22,9 +22,9 @@ def pull_pair(
     name: str, *, source: str = "auto", offline: bool = False, quiet: bool = False
 ) -> tuple[Path, Path | None]:
     """Fetch what is missing of the pair; its target and draft files. Raises what `hub.pull.pull` raises."""
-    from localspec.hub.catalogue import pair
     from localspec.hub.pull import pull
-    from localspec.hub.store import Store
+    from localspec.pairs.catalogue import pair
+    from localspec.store.store import Store
 
     chosen = pair(name)
     with _stoppable(name), progress_display(quiet) as show:
@@ -42,7 +42,7 @@ def pull_hub_models(
     """Fetch and pin what is missing of a hub's model, or of two: target and draft. Raises what
     `hub.hubmodels.pull_references` raises."""
     from localspec.hub.hubmodels import command_words, pull_references
-    from localspec.hub.store import Store
+    from localspec.store.store import Store
 
     words = command_words(references) + (" --update" if update else "")
     with _stoppable(words), progress_display(quiet) as show:
@@ -80,7 +80,7 @@ class Lines:
 
     def __call__(self, progress: Progress) -> None:
         """Print a line if there is something new to say."""
-        from localspec.hub.progress import readable
+        from localspec.files.progress import readable
 
         key = (progress.file, progress.phase)
         tenth = LINES_PER_PHASE * progress.done // max(progress.total, 1)

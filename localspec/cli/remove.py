@@ -10,8 +10,8 @@ from localspec.cli.options import yes_option
 from localspec.cli.terminal import ask, can_ask, say
 
 if TYPE_CHECKING:
-    from localspec.hub.pair import Pair
-    from localspec.hub.store import Store
+    from localspec.pairs.pair import Pair
+    from localspec.store.store import Store
 
 
 @click.command(name="rm")
@@ -23,11 +23,11 @@ def remove(name: str, yes: bool) -> None:
     Files that another one needs stay, and so do files of one's own where they lie. A pair that was made with
     `localspec add` or `import` is forgotten too.
     """
-    from localspec.hub.catalogue import pair
+    from localspec.files.progress import readable
     from localspec.hub.hubmodels import remove_reference
-    from localspec.hub.progress import readable
-    from localspec.hub.reference import parse_reference
-    from localspec.hub.store import Store
+    from localspec.pairs.catalogue import pair
+    from localspec.pairs.reference import parse_reference
+    from localspec.store.store import Store
 
     store = Store()
     reference = parse_reference(name)
@@ -49,7 +49,7 @@ def remove(name: str, yes: bool) -> None:
 
 def _remove(pair: Pair, store: Store) -> tuple[int, bool]:
     """Bytes freed, and whether it was a pair of one's own."""
-    from localspec.hub.own import forget_pair
+    from localspec.store.own import forget_pair
 
     kept = [path for piece in pair.pieces for path in piece.local_paths if path.is_file()]
     freed = store.remove(pair)

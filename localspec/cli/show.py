@@ -13,10 +13,10 @@ from localspec.cli.options import json_option
 from localspec.cli.terminal import printable, say
 
 if TYPE_CHECKING:
-    from localspec.hub.holding import Holding
-    from localspec.hub.judgement import Judgement
-    from localspec.hub.store import Store
     from localspec.llama.metadata import Metadata
+    from localspec.pairing.judgement import Judgement
+    from localspec.store.holding import Holding
+    from localspec.store.store import Store
 
 
 @click.command()
@@ -27,11 +27,11 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     """Show everything about the pair NAME: files and where they come from, licence, context, memory, prepared drafts,
     calibration, and whether the draft fits."""
     from localspec.calibration import calibrated_files
-    from localspec.hub import catalogue
-    from localspec.hub.exporting import origins
-    from localspec.hub.holding import holding
-    from localspec.hub.known import known_pair
-    from localspec.hub.store import Store
+    from localspec.pairs import catalogue
+    from localspec.store.exporting import origins
+    from localspec.store.holding import holding
+    from localspec.store.known import known_pair
+    from localspec.store.store import Store
 
     store = Store()
     for sentence in catalogue.warnings(name, store.home):
@@ -79,7 +79,7 @@ def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
 
 def _judgement(models: Sequence[Metadata | None]) -> Judgement | None:
     """Whether the draft fits; None while a file is not here to tell."""
-    from localspec.hub.judgement import judge
+    from localspec.pairing.judgement import judge
 
     target, draft = (*models, None)[:2]
     return None if target is None or None in models else judge(target, draft)
@@ -87,15 +87,15 @@ def _judgement(models: Sequence[Metadata | None]) -> Judgement | None:
 
 def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
     from localspec.cli.draft import entry
-    from localspec.hub.prepared import PreparedDrafts
+    from localspec.store.prepared import PreparedDrafts
 
     return None if held.prepared is None else entry(held.prepared, PreparedDrafts(store.home))
 
 
 def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None) -> list[str]:
     from localspec.cli.draft import sentence
-    from localspec.hub.exporting import origins
-    from localspec.hub.progress import readable
+    from localspec.files.progress import readable
+    from localspec.store.exporting import origins
 
     pair = held.pair
     lines = [f"{pair.name}: {pair.summary}", ""]

@@ -12,11 +12,11 @@ from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.suggestions import show_drafts, show_pairs
 
 if TYPE_CHECKING:
-    from localspec.hub.candidates import Candidate
-    from localspec.hub.pair import ModelFile
-    from localspec.hub.store import Store
     from localspec.measure.fitting import Fit
     from localspec.measure.suggest import Suggestions, Target
+    from localspec.pairs.pair import ModelFile
+    from localspec.store.candidates import Candidate
+    from localspec.store.store import Store
 
 
 @click.command()
@@ -45,11 +45,11 @@ def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, of
 
 def _drafts(text: str, n_ctx: int, show_all: bool, offline: bool) -> dict[str, Any]:
     from localspec.engine_options import EngineOptions
-    from localspec.hub.candidates import candidates
-    from localspec.hub.judgement import judge
     from localspec.hub.remote import read_remote_metadata
-    from localspec.hub.store import Store
     from localspec.measure.suggest import Suggestions, suggest_drafts
+    from localspec.pairing.judgement import judge
+    from localspec.store.candidates import candidates
+    from localspec.store.store import Store
 
     store = Store()
     target = _target(text, offline, store)
@@ -93,7 +93,7 @@ def _target(text: str, offline: bool, store: Store) -> Target:
 
 def _catalogued(name: str, size: int) -> ModelFile | None:
     """The catalogue's target of that name and size, or None: the draft is judged by metadata all the same."""
-    from localspec.hub.catalogue import pairs
+    from localspec.pairs.catalogue import pairs
 
     return next((p.target for p in pairs() if (p.target.file, p.target.bytes) == (name, size)), None)
 
@@ -146,7 +146,7 @@ def _ours(text: str, target: Target, store: Store) -> str:
 
 def _named(file: ModelFile | None, store: Store) -> str:
     """A path for what is on disk, else how a hub's model is named."""
-    from localspec.hub.pair import HubSource
+    from localspec.pairs.pair import HubSource
 
     assert file is not None
     path = store.path(file)
@@ -161,10 +161,10 @@ def _named(file: ModelFile | None, store: Store) -> str:
 
 def _pairs(n_ctx: int, show_all: bool) -> dict[str, Any]:
     from localspec.engine_options import EngineOptions
-    from localspec.hub.catalogue import pairs
-    from localspec.hub.store import Store
     from localspec.llama.ram import free_memory, total_memory
     from localspec.measure.fitting import fitting_pairs
+    from localspec.pairs.catalogue import pairs
+    from localspec.store.store import Store
 
     total, free = total_memory(), free_memory()
     fits = fitting_pairs(pairs(), Store(), EngineOptions(n_ctx=n_ctx), total=total, free=free)
@@ -196,7 +196,7 @@ def _fit(fit: Fit) -> dict[str, object]:
 
 
 def _unfit(fit: Fit, total: int) -> dict[str, object]:
-    from localspec.hub.progress import readable
+    from localspec.files.progress import readable
 
     about = "" if fit.exact else "about "
     reason = f"it needs {about}{readable(fit.needed)} of memory, and this machine has {readable(total)}"

@@ -11,8 +11,8 @@ from localspec.cli.options import json_option, quiet_option, yes_option
 from localspec.cli.terminal import ask, can_ask, say
 
 if TYPE_CHECKING:
-    from localspec.hub.store import Store
-    from localspec.hub.verifying import StoredFile
+    from localspec.store.store import Store
+    from localspec.store.verifying import StoredFile
 
 DAMAGED = 1
 
@@ -31,9 +31,9 @@ def verify(ctx: click.Context, name: str | None, as_json: bool, quiet: bool, yes
     there. Files of your own are never moved.
     """
     from localspec.cli.pulling import progress_display
-    from localspec.hub.known import known_pair
-    from localspec.hub.store import Store
-    from localspec.hub.verifying import stored_files
+    from localspec.store.known import known_pair
+    from localspec.store.store import Store
+    from localspec.store.verifying import stored_files
 
     store = Store()
     chosen = None if name is None else known_pair(name, store)
@@ -67,7 +67,7 @@ def _may_move(file: StoredFile, yes: bool, as_json: bool) -> bool:
 
 
 def _moved(file: StoredFile, store: Store) -> str:
-    from localspec.hub.verifying import set_aside
+    from localspec.store.verifying import set_aside
 
     aside = set_aside(file, store)
     say(f"It was moved to {aside}.")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from localspec.doctor.finding import Finding, note, ok, problem
 from localspec.errors import LocalspecError
-from localspec.hub.catalogue import DEFAULT_PAIR, pair
-from localspec.hub.disk import CHANGE_HOME, MAKE_ROOM
-from localspec.hub.home import default_home
-from localspec.hub.progress import readable
-from localspec.hub.store import FORMAT, Store
+from localspec.files.disk import CHANGE_HOME, MAKE_ROOM
+from localspec.files.home import default_home
+from localspec.files.progress import readable
+from localspec.pairs.catalogue import DEFAULT_PAIR, pair
+from localspec.store.store import FORMAT, Store
 
 _LEAST_ROOM = 1 << 30
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localspec.doctor.cpu import cpu_features
 from localspec.doctor.finding import Finding, note, ok, problem
-from localspec.hub.progress import readable
+from localspec.files.progress import readable
 from localspec.llama.backend import TESTED, is_tested
 from localspec.llama.probe import SECONDS, Probe, probe_library
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.errors import AccessDenied, DownloadError, SourceUnreachable
-from localspec.hub.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair
 from localspec.hub.endpoint import endpoint
 from localspec.hub.hubfile import HubFile
 from localspec.hub.pipindex import index_versions
+from localspec.pairs.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair
 
 HUB, INDEX = "Hugging Face", "package index"
 

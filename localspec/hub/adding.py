@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.hub.own import own_file
-from localspec.hub.pair import ModelFile
-from localspec.hub.progress import ProgressCallback
-from localspec.hub.reference import parse_reference, resolve
+from localspec.files.progress import ProgressCallback
+from localspec.hub.finding import resolve
 from localspec.hub.remote import read_remote_metadata
-from localspec.hub.store import Store
 from localspec.llama.metadata import Metadata, read_metadata
+from localspec.pairs.pair import ModelFile
+from localspec.pairs.reference import parse_reference
+from localspec.store.own import own_file
+from localspec.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.errors import DownloadError, HashMismatch
 from localspec.hub.hubfaults import HubFaults
-from localspec.hub.pair import ModelFile
+from localspec.pairs.pair import ModelFile
 
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 UNSATISFIED_RANGE = re.compile(r"bytes \*/(\d+)")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from localspec.hub.hubfaults import OTHER_SOURCE, HubFaults
-from localspec.hub.pair import HubSource
 from localspec.hub.within import within
+from localspec.pairs.pair import HubSource
 
 PROBE_SECONDS = 5.0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.pair import HubSource
+from localspec.pairs.pair import HubSource
 
 Fault = TypeVar("Fault", bound=DownloadError)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from localspec.hub import endpoint
 from localspec.hub.answer import Answer, Broken, NoRange, check_facts
 from localspec.hub.pace import Pace
-from localspec.hub.pair import HubSource, ModelFile
 from localspec.hub.within import within
+from localspec.pairs.pair import HubSource, ModelFile
 
 if TYPE_CHECKING:
     from huggingface_hub.file_download import HfFileMetadata

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import DownloadError, FileMissing, HashMismatch, NotDownloaded, StoreError
-from localspec.hub.pair import Pair
-from localspec.hub.pins import Pins
-from localspec.hub.progress import ProgressCallback, readable
+from localspec.files.progress import ProgressCallback, readable
+from localspec.hub.finding import find
 from localspec.hub.pull import pull
-from localspec.hub.reference import Reference, find
-from localspec.hub.store import Store
+from localspec.pairs.pair import Pair
+from localspec.pairs.pins import Pins
+from localspec.pairs.reference import Reference
+from localspec.store.store import Store
 
 
 def paths_on_disk(references: Sequence[Reference], store: Store) -> list[Path]:

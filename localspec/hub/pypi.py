@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.catalogue import ModelFile, WheelSource
-from localspec.hub.disk import BLOCK
-from localspec.hub.partial import Partial
+from localspec.files.disk import BLOCK
+from localspec.files.partial import Partial
+from localspec.files.progress import Reporter
 from localspec.hub.pip import download_wheel
-from localspec.hub.progress import Reporter
+from localspec.pairs.catalogue import ModelFile, WheelSource
 
 
 class WheelFetcher:

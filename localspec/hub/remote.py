@@ -10,9 +10,9 @@ from localspec.hub import huggingface
 from localspec.hub.answer import Broken
 from localspec.hub.hubfaults import LATER
 from localspec.hub.hubfile import MAX_FAILURES, HubFile
-from localspec.hub.pair import HubSource, ModelFile
 from localspec.llama.gguf_reader import HeaderIncomplete
 from localspec.llama.metadata import Metadata, parse_metadata
+from localspec.pairs.pair import HubSource, ModelFile
 
 FIRST_BYTES = 4 << 20
 """A header with a vocabulary of 150 thousand tokens has some 6 MB."""

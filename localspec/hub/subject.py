@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from localspec.errors import OfflineError, UnknownPair
-from localspec.hub.catalogue import ModelFile, Pair, pair
-from localspec.hub.pair import HubSource
-from localspec.hub.reference import Reference, parse_reference, resolve
+from localspec.hub.finding import resolve
 from localspec.hub.remote import read_remote_metadata
-from localspec.hub.store import Store
 from localspec.llama.metadata import Metadata, read_metadata
+from localspec.pairs.catalogue import ModelFile, Pair, pair
+from localspec.pairs.pair import HubSource
+from localspec.pairs.reference import Reference, parse_reference
+from localspec.store.store import Store
 
 
 def models_named(

@@ -14,7 +14,7 @@ from localspec.decoding.classes import WidthClass
 from localspec.decoding.distribution import Logits
 from localspec.decoding.session import Session
 from localspec.engine import Engine
-from localspec.hub.pairing import why_no_draft
+from localspec.pairing.check import why_no_draft
 from localspec.strictness import LENGTH, measured_classes
 
 SHORT = 32

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 from localspec.engine_options import EngineOptions
 from localspec.errors import ModelFileError
-from localspec.hub.catalogue import ModelFile, Pair
-from localspec.hub.store import Store
 from localspec.llama.metadata import read_metadata
 from localspec.measure.prospect import Prospect, prospect
+from localspec.pairs.catalogue import ModelFile, Pair
+from localspec.store.store import Store
 
 Room: TypeAlias = Literal["fits", "fits when memory is freed", "does not fit"]
 MOST = 0.9

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from localspec.engine_options import EngineOptions
 from localspec.errors import DownloadError, ModelFileError
-from localspec.hub.candidates import Candidate
-from localspec.hub.catalogue import ModelFile
-from localspec.hub.judgement import judge
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.measure.prospect import ACCEPTANCES, Prospect, prospect
+from localspec.pairing.judgement import judge
+from localspec.pairs.catalogue import ModelFile
+from localspec.store.candidates import Candidate
 
 ASSUMED = sorted(ACCEPTANCES)[len(ACCEPTANCES) // 2]
 """The share of drafted tokens that is taken to stand when drafts are ranked."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from localspec.errors import DiskFull, StoreError
-from localspec.hub.progress import readable
+from localspec.files.progress import readable
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOLCK}

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelFileError
-from localspec.hub.pair import ModelFile, Pair
-from localspec.hub.prepared import PreparedDrafts, Record
-from localspec.hub.store import Store
-from localspec.hub.usage import last_use
 from localspec.llama.ggml_types import FILE_TYPES
 from localspec.llama.metadata import read_metadata
+from localspec.pairs.pair import ModelFile, Pair
+from localspec.store.prepared import PreparedDrafts, Record
+from localspec.store.store import Store
+from localspec.store.usage import last_use
 
 _FORMATS = {name.upper(): name for name in FILE_TYPES.values()}
 

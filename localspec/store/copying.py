@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec.errors import HashMismatch, StoreError
-from localspec.hub.disk import BLOCK, disk_errors, sha256_of, sync
-from localspec.hub.pair import ModelFile
-from localspec.hub.progress import Reporter
+from localspec.files.disk import BLOCK, disk_errors, sha256_of, sync
+from localspec.files.progress import Reporter
+from localspec.pairs.pair import ModelFile
 
 
 def hashed(path: Path, report: Reporter) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from localspec.errors import PairingError
-from localspec.hub.conduct import rollback
-from localspec.hub.judgement import Judgement, judge
 from localspec.llama.metadata import Metadata
+from localspec.pairing.conduct import rollback
+from localspec.pairing.judgement import Judgement, judge
 
 
 def why_no_draft(target: Metadata) -> str | None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import HashMismatch, ModelFileError
-from localspec.hub.copying import append, hard_link, hashed
-from localspec.hub.disk import disk_errors, require_room
-from localspec.hub.pair import ModelFile
-from localspec.hub.progress import Reporter
-from localspec.hub.store import Store
+from localspec.files.disk import disk_errors, require_room
+from localspec.files.progress import Reporter
+from localspec.pairs.pair import ModelFile
+from localspec.store.copying import append, hard_link, hashed
+from localspec.store.store import Store
 
 
 def checked_size(path: Path) -> int:

@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.hub import catalogue
-from localspec.hub.disk import disk_errors
-from localspec.hub.known import known_pairs
-from localspec.hub.locks import locked
-from localspec.hub.pair import SPLIT
-from localspec.hub.pins import Pins
-from localspec.hub.prepared import Record, Source
-from localspec.hub.store import Store
-from localspec.hub.verifying import held_paths
+from localspec.files.disk import disk_errors
+from localspec.files.locks import locked
+from localspec.pairs import catalogue
+from localspec.pairs.pair import SPLIT
+from localspec.pairs.pins import Pins
+from localspec.store.known import known_pairs
+from localspec.store.prepared import Record, Source
+from localspec.store.store import Store
+from localspec.store.verifying import held_paths
 
 LOCK_AGE = 3600.0
 """Seconds for which a lock nobody holds is left alone: somebody may just be about to take it."""
@@ -101,7 +101,7 @@ def _partials(store: Store) -> Iterator[LeftOver]:
 
 
 def _prepared(store: Store) -> Iterator[LeftOver]:
-    from localspec.hub.prepared import PreparedDrafts
+    from localspec.store.prepared import PreparedDrafts
 
     records = {record.source.key: record for record in PreparedDrafts(store.home).records()}
     for folder in _entries(store.home / "prepared"):

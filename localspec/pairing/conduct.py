@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from localspec.hub.reason import Reason
-from localspec.hub.vocabulary import spelled
 from localspec.llama.metadata import Metadata
+from localspec.pairing.reason import Reason
+from localspec.pairing.vocabulary import spelled
 
 SHOWN = 4
 

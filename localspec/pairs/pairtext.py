@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, Source
+from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source
 
 
 def pair_text(pair: Pair) -> str:

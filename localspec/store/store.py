@@ -7,14 +7,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from localspec.errors import HashMismatch, NotDownloaded, StoreError
-from localspec.hub.catalogue import ModelFile, Pair, pairs
-from localspec.hub.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
-from localspec.hub.home import default_home, home_folder
-from localspec.hub.locks import locked
-from localspec.hub.partial import Partial
-from localspec.hub.pins import Pins
-from localspec.hub.prepared import PreparedDrafts, Source
-from localspec.hub.progress import Reporter, readable
+from localspec.files.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
+from localspec.files.home import default_home, home_folder
+from localspec.files.locks import locked
+from localspec.files.partial import Partial
+from localspec.files.progress import Reporter, readable
+from localspec.pairs.catalogue import ModelFile, Pair, pairs
+from localspec.pairs.pins import Pins
+from localspec.store.prepared import PreparedDrafts, Source
 
 __all__ = ["Store", "default_home"]
 

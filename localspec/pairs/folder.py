@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from localspec.errors import CatalogueError
-from localspec.hub.pair import ModelFile, Pair
-from localspec.hub.pairfile import read_pair
+from localspec.pairs.pair import ModelFile, Pair
+from localspec.pairs.pairfile import read_pair
 
 
 def read_folder(folder: Path) -> tuple[Pair, Path, Path | None]:

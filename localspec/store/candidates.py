@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.hub.catalogue import ModelFile, Pair, pairs
-from localspec.hub.store import Store
+from localspec.pairs.catalogue import ModelFile, Pair, pairs
+from localspec.store.store import Store
 
 STORE, CACHE, FOLDER, CATALOGUE = "store", "Hugging Face cache", "folder", "catalogue"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from localspec.hub.disk import write_durably
+from localspec.files.disk import write_durably
 
 Facts = dict[str, object]
 

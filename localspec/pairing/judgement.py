@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from localspec.errors import ModelFileError
-from localspec.hub.conduct import conduct, rollback
-from localspec.hub.reason import Reason
-from localspec.hub.vocabulary import Difference, VocabularyGap
 from localspec.llama.metadata import Metadata, read_metadata
+from localspec.pairing.conduct import conduct, rollback
+from localspec.pairing.reason import Reason
+from localspec.pairing.vocabulary import Difference, VocabularyGap
 
 Verdict: TypeAlias = Literal["fits", "fits, with reservations", "does not fit"]
 NO_DRAFT = "--no-draft goes on without a draft."

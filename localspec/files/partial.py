@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO
 
-from localspec.hub.disk import sync, write_durably
+from localspec.files.disk import sync, write_durably
 
 
 class Partial:

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec.errors import StoreError
-from localspec.hub.disk import disk_errors, write_durably
-from localspec.hub.home import home_folder
-from localspec.hub.locks import locked
-from localspec.hub.pair import SPLIT
+from localspec.files.disk import disk_errors, write_durably
+from localspec.files.home import home_folder
+from localspec.files.locks import locked
+from localspec.pairs.pair import SPLIT
 
 FORMAT = 1
 ORIGINAL = "original"

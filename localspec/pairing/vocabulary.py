@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from localspec.hub.reason import Reason, Severity
 from localspec.llama.metadata import Metadata
+from localspec.pairing.reason import Reason, Severity
 
 TOLERATED_SHARE = 0.01
 SHOWN = 5

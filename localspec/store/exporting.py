@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import NotDownloaded, StoreError
-from localspec.hub.copying import copy_verified
-from localspec.hub.disk import disk_errors, require_room, sha256_of, write_durably
-from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, WheelSource, split_model
-from localspec.hub.pairtext import pair_text
-from localspec.hub.prepared import ORIGINAL, PreparedDrafts, Source
-from localspec.hub.progress import ProgressCallback, Reporter
-from localspec.hub.store import Store
+from localspec.files.disk import disk_errors, require_room, sha256_of, write_durably
+from localspec.files.progress import ProgressCallback, Reporter
+from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, WheelSource, split_model
+from localspec.pairs.pairtext import pair_text
+from localspec.store.copying import copy_verified
+from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source
+from localspec.store.store import Store
 
 README, LICENCE = "README.md", "LICENCE.txt"
 _LOCK = ".exporting"

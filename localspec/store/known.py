@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from localspec.errors import NotDownloaded
-from localspec.hub import catalogue
-from localspec.hub.pair import ModelFile, Pair
-from localspec.hub.pins import Pins
-from localspec.hub.reference import parse_reference
-from localspec.hub.store import Store
+from localspec.pairs import catalogue
+from localspec.pairs.pair import ModelFile, Pair
+from localspec.pairs.pins import Pins
+from localspec.pairs.reference import parse_reference
+from localspec.store.store import Store
 
 
 def known_pairs(store: Store) -> list[Pair]:

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
-from localspec.hub import catalogue
-from localspec.hub.copying import hashed
-from localspec.hub.disk import disk_errors, write_durably
-from localspec.hub.locks import locked
-from localspec.hub.pair import LocalSource, ModelFile, Pair, split_model
-from localspec.hub.pairfile import FILE_NAME, PAIR_NAME, read_pair
-from localspec.hub.pairing import check_pair
-from localspec.hub.pairtext import pair_text
-from localspec.hub.progress import ProgressCallback, Reporter
-from localspec.hub.store import Store
+from localspec.files.disk import disk_errors, write_durably
+from localspec.files.locks import locked
+from localspec.files.progress import ProgressCallback, Reporter
 from localspec.llama.metadata import Metadata
 from localspec.llama.split import part_name
+from localspec.pairing.check import check_pair
+from localspec.pairs import catalogue
+from localspec.pairs.pair import LocalSource, ModelFile, Pair, split_model
+from localspec.pairs.pairfile import FILE_NAME, PAIR_NAME, read_pair
+from localspec.pairs.pairtext import pair_text
+from localspec.store.copying import hashed
+from localspec.store.store import Store
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 """Names that Windows keeps for devices, with any suffix."""

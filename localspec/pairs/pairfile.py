@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.errors import CatalogueError
-from localspec.hub.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource, split_model
 from localspec.llama.split import part_name
+from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource, split_model
 
 CORRECT = "Correct the file, or remove it."
 PAIR_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")

@@ -1,0 +1,1 @@
+"""Whether a draft can draft for a target, from metadata alone."""
