@@ -146,6 +146,20 @@ def answer_chunks(
     yield Chunk(rest, (), completion)
 
 
+def cancelled_chunk(request: Request, drafting: str) -> Chunk:
+    """The whole of an answer that was cancelled before it began."""
+    completion = Completion(
+        text="",
+        ids=(),
+        finish_reason="cancelled",
+        stats=Stats(prompt_tokens=len(request.ids)),
+        seed=request.params.seed,
+        drafting=drafting,
+        logprobs=None if request.params.logprobs is None else (),
+    )
+    return Chunk("", (), completion)
+
+
 def _rounds(generation: Generation, ticket: Ticket) -> Iterator[Step]:
     """Every round, until the end or a cancel."""
     steps = run(generation)

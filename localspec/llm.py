@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Unpack, cast
 
-from localspec.answering import answer_chunks, make_request
+from localspec.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.background import Loading, LoadProgress
 from localspec.calibration import Notify
 from localspec.conversation import Conversation
@@ -281,7 +281,7 @@ class LLM:
     @contextmanager
     def exclusive(self) -> Iterator[Engine]:
         """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
-        with self._turns.turn(self._turns.ticket()):
+        with self._turns.turn(Ticket()):
             yield self.engine
 
     def cancel(self) -> None:
@@ -343,7 +343,10 @@ class LLM:
         return AnswerStream(self._turns, ticket, self._answer(request, ticket))
 
     def _answer(self, request: Request, ticket: Ticket) -> Iterator[Chunk]:
-        with self._turns.turn(ticket):
+        with self._turns.turn(ticket) as mine:
+            if not mine:
+                yield cancelled_chunk(request, self.drafting)
+                return
             # First, for it may load what was freed.
             engine = self.engine
             yield from answer_chunks(engine, self._weights.controller(request.draft_tokens), request, ticket)

@@ -25,7 +25,7 @@ class Flag(Protocol):
 
 
 class Ticket:
-    """One answer that was asked for. `cancelled` is read between rounds."""
+    """A place in the queue. `cancelled` is read between rounds."""
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -97,7 +97,7 @@ class Turns:
         self._left = time.monotonic()
 
     def ticket(self) -> Ticket:
-        """For a new answer."""
+        """For a new answer: `cancel` without tickets ends it too."""
         ticket = Ticket()
         with self._changed:
             self._open.add(ticket)
@@ -118,8 +118,11 @@ class Turns:
                 self._changed.notify_all()
 
     @contextmanager
-    def turn(self, ticket: Ticket) -> Iterator[None]:
-        """Wait for those who came before. Raises `EngineBusy` where waiting would never end."""
+    def turn(self, ticket: Ticket) -> Iterator[bool]:
+        """Wait for those who came before; False, and the engine is somebody else's, for a ticket that was cancelled.
+
+        Raises `EngineBusy` where waiting would never end, `EngineClosed`.
+        """
         with self._changed:
             self._queue.append(ticket)
             try:
@@ -128,19 +131,23 @@ class Turns:
             finally:
                 self._queue.remove(ticket)
                 self._changed.notify_all()
-            self._running = ticket
-            self._flag.clear()
+            if not ticket.cancelled:
+                self._running = ticket
+                self._flag.clear()
         try:
-            yield
+            yield self._running is ticket
         finally:
             with self._changed:
-                self._running = None
-                self._left = time.monotonic()
+                if self._running is ticket:
+                    self._running = None
+                    self._left = time.monotonic()
                 self._open.discard(ticket)
                 self._changed.notify_all()
 
     def _wait_for(self, ticket: Ticket) -> None:
-        while not self._closing and (self._running is not None or self._queue[0] is not ticket):
+        while not (self._closing or ticket.cancelled) and (
+            self._running is not None or self._queue[0] is not ticket
+        ):
             if self._running is not None and self._running.thread is threading.current_thread():
                 raise EngineBusy(
                     "Another answer is still being read in this thread.",
@@ -170,12 +177,13 @@ class Turns:
         return 0.0 if self._in_use else time.monotonic() - self._left
 
     def cancel(self, tickets: list[Ticket] | None = None) -> None:
-        """End these answers, or all that were asked for until now."""
+        """End these answers, or all that were asked for until now, and the passes of whoever has the engine."""
         with self._changed:
             for ticket in list(self._open) if tickets is None else tickets:
                 ticket.cancelled = True
-                if ticket is self._running:
-                    self._flag.set()
+            if self._running is not None and (tickets is None or self._running in tickets):
+                self._flag.set()
+            self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> bool:
         """Let nobody in any more and end what runs; False if it did not end within `timeout` seconds."""

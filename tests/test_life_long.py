@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -123,6 +124,22 @@ def test_a_stream_closed_by_another_thread_frees_the_engine(llm, alone):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(stream.close).result(60)
     assert list(stream) == []
+    assert llm.generate(PROMPTS[1], **GREEDY).ids == alone[PROMPTS[1]]
+
+
+def test_an_answer_that_waits_in_the_queue_is_cancelled_while_another_is_read(llm, alone):
+    running = llm.stream(PROMPTS[0], **GREEDY)
+    first = next(running)
+    waiting = llm.stream(PROMPTS[1], logprobs=1, **GREEDY)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(list, waiting)
+        while not llm._turns._queue:
+            time.sleep(0.001)
+        waiting.cancel()
+        completion = answer.result(60)[-1].completion
+    assert (completion.finish_reason, completion.ids, completion.logprobs) == ("cancelled", (), ())
+    assert completion.drafting and completion.stats.prompt_tokens > 0
+    assert first.tokens + sum((chunk.tokens for chunk in running), ()) == alone[PROMPTS[0]]
     assert llm.generate(PROMPTS[1], **GREEDY).ids == alone[PROMPTS[1]]
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from localspec.errors import EngineBusy, EngineClosed
-from localspec.turns import Turns
+from localspec.turns import Ticket, Turns
 
 SECONDS = 60
 
@@ -83,3 +83,31 @@ def test_who_waits_keeps_the_engine_from_being_unloaded_and_close_sends_them_awa
         thread.join(SECONDS)
     assert len(errors) == 1 and not turns._queue
     assert not turns.if_idle(0.0, lambda: errors.append(AssertionError()))
+
+
+def test_one_that_is_cancelled_leaves_the_queue_at_once(turns: Turns) -> None:
+    got: list[bool] = []
+    ticket = turns.ticket()
+
+    def wait() -> None:
+        with turns.turn(ticket) as mine:
+            got.append(mine)
+
+    with turns.turn(turns.ticket()) as mine:
+        assert mine
+        thread = threading.Thread(target=wait)
+        thread.start()
+        queued(turns, 1)
+        turns.cancel([ticket])
+        thread.join(SECONDS)
+        assert got == [False] and not turns._queue
+        assert not turns._flag.is_set()  # type: ignore[attr-defined]
+    with turns.turn(turns.ticket()) as mine:
+        assert mine
+
+
+def test_cancel_all_stops_the_passes_of_who_has_the_engine_for_itself_and_lets_it_stay(turns: Turns) -> None:
+    ticket = Ticket()
+    with turns.turn(ticket) as mine:
+        turns.cancel()
+        assert mine and not ticket.cancelled and turns._flag.is_set()  # type: ignore[attr-defined]
