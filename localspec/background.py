@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from localspec.errors import LoadCancelled
+from localspec.errors import BackendError, LoadCancelled
 from localspec.llama.backend import close_at_exit
 from localspec.llama.watch import LoadWatch, watching
 
@@ -57,6 +58,7 @@ class Loading(Generic[Result]):
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="localspec load", daemon=True)
         close_at_exit(self)
+        self._pid = os.getpid()
         self._thread.start()
 
     @property
@@ -86,6 +88,11 @@ class Loading(Generic[Result]):
 
         Raises `TimeoutError` where it takes longer than `timeout` seconds; the load goes on.
         """
+        if os.getpid() != self._pid:
+            raise BackendError(
+                "The load runs in the process that this one was forked from.",
+                "Load in the process that is to use it.",
+            )
         if not self._finished.wait(timeout):
             raise TimeoutError(f"The load is not done after {timeout} seconds: {self._progress.stage}.")
         if self._error is not None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from localspec.errors import EngineBusy, EngineClosed
+from localspec.llama.forks import check_process, is_forked
 from localspec.request import Chunk, Completion
 
 POLL_SECONDS = 0.01
@@ -106,6 +107,7 @@ class Turns:
     @contextmanager
     def using(self) -> Iterator[None]:
         """Short use of the models beside a running answer, such as tokenizing."""
+        check_process()
         with self._changed:
             self._refuse_closed()
             self._users += 1
@@ -123,6 +125,7 @@ class Turns:
 
         Raises `EngineBusy` where waiting would never end, `EngineClosed`.
         """
+        check_process()
         with self._changed:
             self._queue.append(ticket)
             try:
@@ -163,6 +166,8 @@ class Turns:
 
     def if_idle(self, seconds: float, action: Callable[[], None]) -> bool:
         """Do `action`, with everybody kept out, if nobody has used the engine for so long; whether it was done."""
+        if is_forked():
+            return False
         with self._changed:
             if self._closing or self._in_use or self._idle_seconds() < seconds:
                 return False
@@ -178,6 +183,8 @@ class Turns:
 
     def cancel(self, tickets: list[Ticket] | None = None) -> None:
         """End these answers, or all that were asked for until now, and the passes of whoever has the engine."""
+        if is_forked():  # a thread that is not here may hold the lock
+            return
         with self._changed:
             for ticket in list(self._open) if tickets is None else tickets:
                 ticket.cancelled = True
@@ -187,6 +194,8 @@ class Turns:
 
     def close(self, timeout: float | None = None) -> bool:
         """Let nobody in any more and end what runs; False if it did not end within `timeout` seconds."""
+        if is_forked():
+            return True
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._closing = True

@@ -14,6 +14,7 @@ from localspec.decoding.control import Controller, FixedLength
 from localspec.engine import Engine
 from localspec.engine_options import EngineOptions
 from localspec.errors import EngineClosed, LoadCancelled
+from localspec.llama.forks import is_forked
 from localspec.llama.watch import LoadWatch, watching
 from localspec.policy import describe_drafting
 from localspec.preparation import improved_engine, load_engine
@@ -133,6 +134,8 @@ class Weights:
     def close(self) -> None:
         """Free everything. Idempotent."""
         self.stop_loading()
+        if is_forked():  # a thread that is not here may hold the lock
+            return
         with self._loading:
             engine, self._engine = self._engine, None
         if engine is not None:

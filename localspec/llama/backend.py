@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from localspec.errors import BackendError
+from localspec.llama.forks import is_forked
 from localspec.llama.watch import LoadWatch, current_watch
 
 TESTED = ("0.3.36", "0.3.37")
@@ -219,6 +220,8 @@ def _register() -> None:
 
 
 def _close_all() -> None:
+    if is_forked():
+        return
     for thing in list(_alive):
         thing.close_at_exit()
     if _load.cache_info().currsize:

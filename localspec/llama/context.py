@@ -24,6 +24,7 @@ from localspec.errors import (
 from localspec.llama import backend, state
 from localspec.llama.cancel import CancelFlag
 from localspec.llama.context_options import CACHE_TYPES, ContextOptions
+from localspec.llama.forks import check_process, claim_process, is_forked
 from localspec.llama.model import Model
 
 
@@ -46,6 +47,7 @@ class Context:
         self.cancel = cancel or CancelFlag()
         self.decode_seconds = 0.0
         self._lib = lib = backend.library()
+        claim_process()
         backend.forget_log()
         self._handle = lib.llama_init_from_model(model.handle, self._params())
         if backend.interrupted():
@@ -95,6 +97,7 @@ class Context:
         Raises `DecodeCancelled` when stopped, `ContextFull` when there is no room, `DecodeError` otherwise; the
         cells are then what `length` says.
         """
+        check_process()
         self._check_spans(spans)
         count = self._fill(spans)
         code = self._timed_pass(wait=any(span.num_logits for span in spans))
@@ -260,6 +263,8 @@ class Context:
 
     def close(self) -> None:
         """Free the memory."""
+        if is_forked():  # it waits for its threads
+            return
         if self._handle:
             self._lib.llama_batch_free(self._batch)
         self._free()

@@ -11,6 +11,7 @@ from typing import Any
 from localspec.errors import InvalidRequest, LoadCancelled, ModelLoadError
 from localspec.llama import backend
 from localspec.llama.deep_stack import with_deep_stack
+from localspec.llama.forks import check_process, is_forked
 from localspec.llama.metadata import Metadata, read_metadata
 from localspec.llama.token_table import TokenTable
 from localspec.llama.watch import check_cancelled
@@ -38,6 +39,7 @@ class Model:
         metadata: Metadata | None = None,
     ) -> None:
         self._handle: Any = None
+        check_process()
         self.path = Path(path)
         self.metadata = metadata or read_metadata(self.path)
         self.gpu_layers = resolve_gpu_layers(gpu_layers)
@@ -160,6 +162,8 @@ class Model:
 
     def close(self) -> None:
         """Free the weights."""
+        if is_forked():
+            return
         handle, self._handle = self._handle, None
         if handle:
             self._lib.llama_model_free(handle)
