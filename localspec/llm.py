@@ -15,7 +15,7 @@ from localspec.calibration import Notify
 from localspec.conversation import Conversation
 from localspec.engine import Engine, StrPath
 from localspec.engine_options import engine_options
-from localspec.errors import LocalspecError
+from localspec.errors import DecodeCancelled, LocalspecError
 from localspec.idle import IdleTimer, checked_seconds
 from localspec.llama.backend import close_at_exit
 from localspec.llama.template import ChatTemplate
@@ -349,4 +349,9 @@ class LLM:
                 return
             # First, for it may load what was freed.
             engine = self.engine
-            yield from answer_chunks(engine, self._weights.controller(request.draft_tokens), request, ticket)
+            try:
+                controller = self._weights.controller(request.draft_tokens)
+            except DecodeCancelled:  # it measures where that was not done yet
+                yield cancelled_chunk(request, self.drafting)
+                return
+            yield from answer_chunks(engine, controller, request, ticket)

@@ -48,8 +48,22 @@ def calibrate(
 
     verifies: whether every token of a pass wants its logits (a target's pass) or only the last (a draft's).
     min_width: narrower passes are padded to this, and cost what it costs.
-    Overwrites sequence 0 of the context and leaves it empty.
+    Overwrites sequence 0 of the context and leaves it empty, also when a pass fails or is cancelled.
     """
+    try:
+        return _measured(context, verifies, min_width, repeats, max_seconds, clock)
+    finally:  # also when it is cancelled: who reads next must not find these tokens
+        context.truncate(0, 0)
+
+
+def _measured(
+    context: Context,
+    verifies: bool,
+    min_width: int,
+    repeats: int,
+    max_seconds: float,
+    clock: Callable[[], float],
+) -> Calibration:
     bench = _Bench(context, verifies, min_width, clock)
     limit = min(context.n_batch, context.n_outputs if verifies else context.n_batch, context.n_ctx // 2)
     widths = [width for width in (WIDTHS if verifies else DRAFT_WIDTHS) if width <= limit]
@@ -67,7 +81,6 @@ def calibrate(
         behind = bench.least([1], SLOPE_REPEATS, max_seconds)[1]
         seconds[1] = min(seconds[1], before)
         slope = min(max((behind - before) / (far - near), 0.0), STEEPEST * before)
-    context.truncate(0, 0)
     # Every row reads all cells for itself, so each costs what the first one does.
     return Calibration(CostTable(seconds, slope, row_slope=slope), bench.spread < UNSTEADY)
 
