@@ -156,7 +156,8 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """Both models, loaded again if need be; with `unload_after` hold `using()`. Raises `EngineClosed`."""
-        return self._weights.engine
+        with self.using() as engine:
+            return engine
 
     @property
     def loaded(self) -> bool:
@@ -276,13 +277,13 @@ class LLM:
     def using(self) -> Iterator[Engine]:
         """Both models for short use beside a running answer, such as tokenizing: not freed inside the block."""
         with self._turns.using():
-            yield self.engine
+            yield self._weights.engine
 
     @contextmanager
     def exclusive(self) -> Iterator[Engine]:
         """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
         with self._turns.turn(Ticket()):
-            yield self.engine
+            yield self._weights.engine
 
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`.
@@ -308,16 +309,18 @@ class LLM:
         return max(seconds - self._turns.idle_seconds, 0.001)
 
     def close(self) -> None:
-        """Stop what runs, from any thread, and free everything. Idempotent."""
+        """Stop what runs, from any thread, and free everything. Idempotent.
+
+        Called in the middle of an answer or of `using` by the same thread (in a callback, a signal handler), it returns
+        at once, and everything is freed when that has ended.
+        """
         self._stop()
-        self._turns.close()
-        self._weights.close()
+        self._turns.close(self._weights.close)
 
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""
         self._stop()
-        if self._turns.close(timeout=EXIT_SECONDS):
-            self._weights.close()
+        self._turns.close(self._weights.close, timeout=EXIT_SECONDS)
 
     def _stop(self) -> None:
         if self._idle is not None:
@@ -348,7 +351,7 @@ class LLM:
                 yield cancelled_chunk(request, self.drafting)
                 return
             # First, for it may load what was freed.
-            engine = self.engine
+            engine = self._weights.engine
             try:
                 controller = self._weights.controller(request.draft_tokens)
             except DecodeCancelled:  # it measures where that was not done yet

@@ -26,40 +26,57 @@ class Flag(Protocol):
 
 
 class Ticket:
-    """A place in the queue. `cancelled` is read between rounds."""
+    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.thread: threading.Thread | None = None
         self.stream: Callable[[], AnswerStream | None] = lambda: None
 
+    def close_unread(self) -> None:
+        """End its answer, which nobody may ever read on. One that computes right now ends by its cancelled pass."""
+        stream = self.stream()
+        if stream is not None:
+            stream.close_unread()
+
 
 class AnswerStream(Iterator[Chunk]):
-    """The chunks of one answer. Any thread may read on; closing or dropping it frees the engine for the next."""
+    """The chunks of one answer. Any thread may read on, one at a time; closing or dropping it frees the engine."""
 
     def __init__(self, turns: Turns, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
         self._turns, self._ticket, self._chunks = turns, ticket, chunks
-        self._when_complete: Callable[[Completion], None] = lambda completion: None
-        self._ended = False
+        self._when_complete: Callable[[Completion], None] = _tell_nobody
+        self._reading = threading.RLock()
+        self._ended = threading.Event()
         # The generator's frame holds the ticket, and must not hold the stream: dropping that has to end it at once.
         ticket.stream = weakref.ref(self)
 
     def __next__(self) -> Chunk:
-        self._ticket.thread = threading.current_thread()
-        try:
-            chunk = next(self._chunks)
-        except BaseException:
-            self._ended = not getattr(self._chunks, "gi_running", False)  # another thread may be reading
-            raise
+        check_process()
+        with self._reading:
+            if self._computing:
+                raise EngineBusy("This answer is being read further up in this thread.", "Read it there.")
+            self._ticket.thread = threading.current_thread()
+            try:
+                chunk = next(self._chunks)
+            except BaseException:
+                self._ended.set()
+                raise
         if chunk.completion is not None:
-            self._ended = True
-            self._when_complete(chunk.completion)
+            try:
+                self._when_complete(chunk.completion)
+            finally:
+                self._ended.set()
         return chunk
+
+    @property
+    def _computing(self) -> bool:
+        return bool(getattr(self._chunks, "gi_running", False))
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will come: it is complete, it failed, or it was closed."""
-        return self._ended
+        return self._ended.is_set()
 
     @property
     def cancelled(self) -> bool:
@@ -76,9 +93,43 @@ class AnswerStream(Iterator[Chunk]):
         self._turns.cancel([self._ticket])
 
     def close(self) -> None:
-        """End this answer without reading it on."""
+        """End this answer without reading it on, from any thread.
+
+        What another thread computes for it is cancelled first. Within its own reading (a callback, a signal handler)
+        it is cancelled, and ends after that.
+        """
+        self._when_complete = _tell_nobody
+        if not self.close_unread() and not is_forked():
+            self.cancel()
+            with self._reading:
+                self._close()
+
+    def close_unread(self) -> bool:
+        """`close`, unless it is being read right now; whether it was closed."""
+        if is_forked() or not self._reading.acquire(blocking=False):
+            return False
+        try:
+            return self._close()
+        finally:
+            self._reading.release()
+
+    def _close(self) -> bool:
+        if self._computing:
+            return False
         self._chunks.close()  # type: ignore[attr-defined]
-        self._ended = True
+        self._ended.set()
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until another thread has read it to its end; whether it has. False at once where none is reading."""
+        reader = self._ticket.thread
+        if reader is None or reader is threading.current_thread() or not reader.is_alive():
+            return self.ended
+        return self._ended.wait(timeout)
+
+
+def _tell_nobody(completion: Completion) -> None:
+    pass
 
 
 class Turns:
@@ -93,8 +144,9 @@ class Turns:
         self._running: Ticket | None = None
         self._queue: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._users = 0
+        self._users: list[threading.Thread] = []
         self._closing = False
+        self._free: Callable[[], None] | None = None
         self._left = time.monotonic()
 
     def ticket(self) -> Ticket:
@@ -108,16 +160,18 @@ class Turns:
     def using(self) -> Iterator[None]:
         """Short use of the models beside a running answer, such as tokenizing."""
         check_process()
+        user = threading.current_thread()
         with self._changed:
             self._refuse_closed()
-            self._users += 1
+            self._users.append(user)
         try:
             yield
         finally:
             with self._changed:
-                self._users -= 1
+                self._users.remove(user)
                 self._left = time.monotonic()
                 self._changed.notify_all()
+            self._when_left()
 
     @contextmanager
     def turn(self, ticket: Ticket) -> Iterator[bool]:
@@ -136,6 +190,7 @@ class Turns:
                 self._changed.notify_all()
             if not ticket.cancelled:
                 self._running = ticket
+                ticket.thread = threading.current_thread()
                 self._flag.clear()
         try:
             yield self._running is ticket
@@ -146,6 +201,13 @@ class Turns:
                     self._left = time.monotonic()
                 self._open.discard(ticket)
                 self._changed.notify_all()
+            self._when_left()
+
+    def _when_left(self) -> None:
+        with self._changed:
+            free = None if self._running is not None or self._users else self._free
+        if free is not None:
+            free()
 
     def _wait_for(self, ticket: Ticket) -> None:
         while not (self._closing or ticket.cancelled) and (
@@ -153,8 +215,8 @@ class Turns:
         ):
             if self._running is not None and self._running.thread is threading.current_thread():
                 raise EngineBusy(
-                    "Another answer is still being read in this thread.",
-                    "Read it to its end or close it.",
+                    "This thread has the engine: an answer is still being read, or a block of `exclusive` is open.",
+                    "Read the answer to its end or close it; leave the block.",
                 )
             self._changed.wait()
 
@@ -192,36 +254,41 @@ class Turns:
                 self._flag.set()
             self._changed.notify_all()
 
-    def close(self, timeout: float | None = None) -> bool:
-        """Let nobody in any more and end what runs; False if it did not end within `timeout` seconds."""
+    def close(self, free: Callable[[], None], timeout: float | None = None) -> None:
+        """Let nobody in any more, end what runs, then call `free`; not if that takes more than `timeout` seconds.
+
+        In the middle of an answer or a use of this very thread (a callback, a signal handler, the end of a collected
+        object) there is nothing to wait for: `free` is called when that is over.
+        """
         if is_forked():
-            return True
+            return
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         while True:
-            with self._changed:
-                running = self._running
-                if running is None and not self._users:
-                    return True
             self.cancel()
-            if running is not None:
-                _close_suspended(running)
+            suspended = self._running
+            if suspended is not None:
+                suspended.close_unread()
+            with self._changed:
+                if self._running is None and not self._users:
+                    break
+                if self._is_below(suspended):
+                    self._free = free
+                    return
             if deadline is not None and time.monotonic() > deadline:
-                return False
+                return
             time.sleep(POLL_SECONDS)
+        free()
+
+    def _is_below(self, running: Ticket | None) -> bool:
+        """Whether this thread is in the middle of a use, or of `running`, which could not be closed."""
+        me = threading.current_thread()
+        return me in self._users or (
+            running is not None and running is self._running and running.thread is me
+        )
 
     def _refuse_closed(self) -> None:
         if self._closing:
             raise EngineClosed("The engine was closed.", "Load it again.")
-
-
-def _close_suspended(ticket: Ticket) -> None:
-    """End an answer that nobody may ever read on. One that computes right now ends by its cancelled pass instead."""
-    stream = ticket.stream()
-    if stream is not None:
-        try:
-            stream.close()
-        except ValueError:  # the generator is executing
-            return

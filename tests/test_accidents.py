@@ -5,14 +5,22 @@ After each of them the engine answers as one that had none.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+import time
+
 import pytest
 
 from localspec import LLM
 from localspec.decoding import calibrate
+from localspec.errors import EngineBusy, EngineClosed
+from localspec.llama.watch import current_watch
 
 from .tinygguf import write_llama
 
 GREEDY = {"temperature": 0}
+SECONDS = 60
 SHORT = {"temperature": 0, "max_tokens": 20}
 
 
@@ -62,3 +70,154 @@ def test_cancel_while_an_answer_measures_what_passes_cost(load, monkeypatch, mom
     answer = llm.generate(prompt, draft_tokens="auto", **SHORT)
     assert (answer.finish_reason, answer.ids) == ("cancelled", ()) and len(calls) >= moment
     assert llm.generate(prompt, **SHORT).ids == expected
+
+
+# Close and more within an answer
+
+
+def within(action):
+    """What `action` returns or raises, in a thread: it must not hang."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(action())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert outcome, "it hangs"
+    return outcome[0]
+
+
+def eventually(condition):
+    ends = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < ends, "it never happened"
+        time.sleep(0.005)
+
+
+def test_close_within_an_answer_frees_everything_at_its_end(load):
+    """A callback, a signal handler, the end of an object that is collected: waiting for the answer would never end."""
+    llm = load()
+    context = llm.engine.target
+
+    def closing(ids, logits):
+        llm.close()
+        assert context._handle is not None
+
+    answer = within(lambda: llm.generate("abc", logits_processors=[closing], **GREEDY))
+    assert answer.finish_reason == "cancelled"
+    assert context._handle is None and context.model._handle is None and not llm.loaded
+    assert isinstance(within(lambda: llm.generate("abc")), EngineClosed)
+    within(llm.close)
+
+
+@pytest.mark.parametrize("block", ["using", "exclusive"])
+def test_close_within_a_block_frees_everything_at_its_end(load, block):
+    llm = load()
+    context = llm.engine.target
+
+    def use():
+        with getattr(llm, block)() as engine:
+            llm.close()
+            return engine.target.model.tokenize("abc", parse_special=False)
+
+    assert len(within(use)) == 3
+    assert context._handle is None and not llm.loaded
+
+
+def test_close_within_a_load_ends_it(load, monkeypatch):
+    """A signal handler may run in the middle of weights that are loaded again."""
+    llm = load()
+    llm.unload()
+
+    def closing(*_arguments, **_options):
+        llm.close()
+        current_watch().check()
+
+    monkeypatch.setattr("localspec.weights.load_engine", closing)
+    for use in (lambda: llm.generate("abc"), lambda: llm.engine, lambda: llm.template):
+        assert isinstance(within(use), EngineClosed)
+
+
+def test_a_signal_handler_closes_and_leaves(files):
+    code = (
+        "import signal, sys; from localspec import LLM\n"
+        "llm = LLM.from_files(sys.argv[1], n_ctx=512, draft_tokens=3)\n"
+        "def leave(*_):\n"
+        "    llm.close()\n"
+        "    sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "def later(ids, logits):\n"
+        "    if len(ids) > 9: signal.raise_signal(signal.SIGTERM)\n"
+        "llm.generate('abc', temperature=0, logits_processors=[later])\n"
+    )
+    command = [sys.executable, "-c", code, str(files["target"])]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (result.returncode, result.stderr) == (3, "")
+
+
+def test_who_has_the_engine_cannot_wait_for_it(load):
+    llm = load()
+
+    def wait():
+        with llm.exclusive():
+            llm.generate("abc")
+
+    assert isinstance(within(wait), EngineBusy)
+    asked = []
+
+    def asking(ids, logits):
+        if not asked:
+            asked.append(within_same(lambda: llm.generate("abc")))
+
+    def within_same(action):
+        with pytest.raises(EngineBusy):
+            action()
+        return True
+
+    assert within(lambda: llm.generate("abc", logits_processors=[asking], **SHORT)).ids and asked
+
+
+# Streams and threads
+
+
+def test_a_stream_is_closed_by_a_thread_that_does_not_read_it(load):
+    llm = load("deep")
+    expected = llm.generate("abc", **SHORT).ids
+    chunks = []
+    stream = llm.stream("abc", **GREEDY)
+    reader = threading.Thread(target=lambda: chunks.extend(stream))
+    reader.start()
+    eventually(lambda: chunks)
+    assert within(stream.close) is None and stream.ended
+    reader.join(SECONDS)
+    assert not reader.is_alive() and len(chunks) < 400
+    assert llm.generate("abc", **SHORT).ids == expected
+
+
+def test_a_stream_is_closed_within_its_own_reading(load):
+    llm = load()
+    streams = []
+    streams.append(llm.stream("abc", logits_processors=[lambda ids, logits: streams[0].close()], **GREEDY))
+    chunks = within(lambda: list(streams[0]))
+    assert chunks[-1].completion.finish_reason == "cancelled" and streams[0].ended
+    streams.append(llm.stream("abc", logits_processors=[lambda ids, logits: next(streams[1])], **GREEDY))
+    assert isinstance(within(lambda: list(streams[1])), EngineBusy)
+    assert llm.generate("abc", **SHORT).ids
+
+
+def test_threads_that_read_one_stream_share_its_chunks(load):
+    llm = load("deep")
+    expected = list(llm.stream("abc", **SHORT))
+    chunks, stream = [], llm.stream("abc", **SHORT)
+    threads = [threading.Thread(target=lambda: chunks.extend(stream)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert sorted(chunk.tokens for chunk in chunks) == sorted(chunk.tokens for chunk in expected)
+    assert sum(chunk.completion is not None for chunk in chunks) == 1
