@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Unpack, cast
 
+from localspec.decoding.params import SamplingParams
 from localspec.engine import Engine, StrPath
 from localspec.errors import EngineBusy, InvalidRequest
 from localspec.request import AnswerOptions, Completion
@@ -20,6 +21,8 @@ from localspec.text.messages import checked_text
 from localspec.turns import AnswerStream
 
 Message = dict[str, str]
+CANCEL_SECONDS = 5.0
+"""How long the next question waits for the thread that reads a cancelled answer to take its end."""
 
 
 class Answers(Protocol):
@@ -86,6 +89,7 @@ class Conversation:
         Raises `EngineBusy` while an earlier answer is unfinished, and what `LLM.chat` raises.
         """
         question = checked_text(text, "The question", name="text")
+        self._let_cancelled_end()
         with self._lock:
             return self._answer(self._turns, question, 0, options)
 
@@ -95,6 +99,7 @@ class Conversation:
         With a seed each attempt has its own, derived from it. Raises what `ask` raises, `InvalidRequest` where
         nothing was asked yet.
         """
+        self._let_cancelled_end()
         with self._lock:
             if not self._turns:
                 raise InvalidRequest("There is no answer to regenerate.", "Ask something first.")
@@ -103,6 +108,7 @@ class Conversation:
 
     def undo(self) -> Turn | None:
         """Take the last question and its answer back; None where there is none. Raises `EngineBusy` as `ask`."""
+        self._let_cancelled_end()
         with self._lock:
             self._refuse_unfinished()
             if not self._turns:
@@ -117,6 +123,7 @@ class Conversation:
         The file is replaced at once or not at all. Waits for running answers. Raises `ConversationFileError`,
         `EngineBusy` as `ask`.
         """
+        self._let_cancelled_end()
         with self._lock:
             self._refuse_unfinished()
             turns = [SavedTurn(turn.question, turn.answer, turn.attempt, turn.said) for turn in self._turns]
@@ -147,19 +154,20 @@ class Conversation:
         merged = {**self.defaults, **options}
         params = merged.get("params")
         seed = merged["seed"] if "seed" in merged else getattr(params, "seed", None)
-        if attempt and isinstance(seed, int):
-            merged["seed"] = attempt_seed(seed, attempt)
+        if attempt and seed is not None:
+            merged["seed"] = attempt_seed(SamplingParams(seed=seed).seed, attempt)
         messages = [*self._messages(earlier), _message("user", question)]
         with self._llm.using() as engine:
             model, said = engine.target.model, earlier[-1].said if earlier else None
             prompt = next_prompt(model, engine.template, messages, said)
         stream = self._llm.stream(prompt.ids, **cast(AnswerOptions, merged))
         self.reread = prompt.reread
-        self._pending = weakref.ref(stream)
-        return stream.when_complete(partial(self._record, earlier, question, attempt, prompt))
+        self._pending = pending = weakref.ref(stream)
+        return stream.when_complete(partial(self._record, pending, earlier, question, attempt, prompt))
 
     def _record(
         self,
+        pending: weakref.ref[AnswerStream],
         earlier: tuple[Turn, ...],
         question: str,
         attempt: int,
@@ -170,19 +178,23 @@ class Conversation:
             return
         said = Said(prompt.ids, prompt.digest, completion.ids, completion.text)
         with self._lock:
-            self._turns = (*earlier, Turn(question, completion.text, attempt, said))
+            if pending is self._pending:  # else it was closed, and the conversation went on, a moment before
+                self._turns = (*earlier, Turn(question, completion.text, attempt, said))
+
+    def _unfinished(self) -> AnswerStream | None:
+        stream = self._pending() if self._pending is not None else None
+        return None if stream is None or stream.ended else stream
+
+    def _let_cancelled_end(self) -> None:
+        """A cancelled answer that another thread reads is kept with what it said, which takes a moment."""
+        stream = self._unfinished()
+        if stream is not None and stream.cancelled:
+            stream.wait(CANCEL_SECONDS)
 
     def _refuse_unfinished(self) -> None:
-        stream = self._pending() if self._pending is not None else None
-        if stream is None or stream.ended:
+        stream = self._unfinished()
+        if stream is None or (stream.cancelled and stream.close_unread()):
             return
-        if stream.cancelled:
-            try:
-                stream.close()
-            except ValueError:  # its last chunk is being read right now
-                pass
-            else:
-                return
         raise EngineBusy(
             "The last answer of this conversation is unfinished.", "Read it to its end, or close it."
         )

@@ -5,16 +5,19 @@ After each of them the engine answers as one that had none.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from localspec import LLM
+from localspec import LLM, SamplingParams
+from localspec.aio import AsyncLLM
 from localspec.decoding import calibrate
-from localspec.errors import EngineBusy, EngineClosed
+from localspec.errors import EngineBusy, EngineClosed, InvalidRequest
 from localspec.llama.watch import current_watch
 
 from .tinygguf import write_llama
@@ -221,3 +224,73 @@ def test_threads_that_read_one_stream_share_its_chunks(load):
         thread.join(SECONDS)
     assert sorted(chunk.tokens for chunk in chunks) == sorted(chunk.tokens for chunk in expected)
     assert sum(chunk.completion is not None for chunk in chunks) == 1
+
+
+# Conversations
+
+
+def test_the_next_question_right_after_a_cancel(load):
+    """The thread that reads may take a moment to see the end; the conversation was "unfinished" for that long."""
+    talk = load("deep").conversation(**GREEDY)
+    for count in range(1, 4):
+        chunks = []
+        stream = talk.ask("x")
+        reader = threading.Thread(target=lambda stream=stream, chunks=chunks: chunks.extend(stream))
+        reader.start()
+        eventually(lambda chunks=chunks: chunks)
+        stream.cancel()
+        answer = list(talk.ask("y", max_tokens=2))[-1].completion
+        reader.join(SECONDS)
+        assert [turn.question for turn in talk.turns] == ["x", "y"] * count
+        assert talk.turns[-2].answer == chunks[-1].completion.text
+        assert talk.turns[-1].answer == answer.text
+
+
+def test_an_answer_closed_by_another_thread_leaves_no_trace(load):
+    talk = load("deep").conversation(**GREEDY)
+    chunks = []
+    stream = talk.ask("x")
+    reader = threading.Thread(target=lambda: chunks.extend(stream))
+    reader.start()
+    eventually(lambda: chunks)
+    stream.close()
+    reader.join(SECONDS)
+    assert talk.turns == () and list(talk.ask("y", max_tokens=2)) and len(talk.turns) == 1
+
+
+def test_cancelled_tasks_that_ask_again(files):
+    async def main():
+        async with await AsyncLLM.load(files["deep"], n_ctx=512, draft_tokens=3) as llm:
+            talk = llm.llm.conversation(**GREEDY)
+            for _ in range(3):
+                read = asyncio.Event()
+
+                async def ask(read=read):
+                    async for _ in llm.ask(talk.ask, "x"):
+                        read.set()
+
+                task = asyncio.create_task(ask())
+                await read.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert [chunk async for chunk in llm.ask(talk.ask, "y", max_tokens=2)]
+            return [turn.question for turn in talk.turns]
+
+    assert asyncio.run(asyncio.wait_for(main(), SECONDS)) == ["x", "y"] * 3
+
+
+def test_attempts_with_a_seed_of_numpy_differ_and_a_bad_seed_is_refused(load):
+    talk = load().conversation(temperature=1.5, max_tokens=12)
+
+    def attempts(seed):
+        list(talk.ask("x", seed=seed))
+        list(talk.regenerate(seed=seed))
+        list(talk.regenerate(params=SamplingParams(seed=seed, temperature=1.5, max_tokens=12)))
+        return talk.undo().answer
+
+    assert attempts(7) == attempts(np.int64(7)) != list(talk.ask("x", seed=7))[-1].completion.text
+    for seed in (-1, True, 2**64, "7"):
+        with pytest.raises(InvalidRequest, match="seed"):
+            talk.regenerate(seed=seed)
+    assert [turn.attempt for turn in talk.turns] == [0]
