@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from localspec.errors import BackendError, LoadCancelled
+from localspec.errors import BackendError, EngineBusy, LoadCancelled
 from localspec.llama.backend import close_at_exit
 from localspec.llama.watch import LoadWatch, watching
 
@@ -86,12 +86,18 @@ class Loading(Generic[Result]):
     def result(self, timeout: float | None = None) -> Result:
         """What was loaded; waits for it. Raises what the load raised, `LoadCancelled` after `cancel`.
 
-        Raises `TimeoutError` where it takes longer than `timeout` seconds; the load goes on.
+        Raises `TimeoutError` where it takes longer than `timeout` seconds; the load goes on. Raises `EngineBusy` in
+        `on_progress`, which is part of the load; `when_done` is told when there is a result.
         """
         if os.getpid() != self._pid:
             raise BackendError(
                 "The load runs in the process that this one was forked from.",
                 "Load in the process that is to use it.",
+            )
+        if threading.current_thread() is self._thread and not self.done:
+            raise EngineBusy(
+                "The thread that loads asked for the result of the load.",
+                "Ask in another one, or in `when_done`.",
             )
         if not self._finished.wait(timeout):
             raise TimeoutError(f"The load is not done after {timeout} seconds: {self._progress.stage}.")

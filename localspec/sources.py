@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,9 +37,9 @@ def find(
     """
     named = name_or_target if isinstance(name_or_target, str) else None
     path = checked_path("target", name_or_target)
-    if draft is None and path.is_dir():
+    if draft is None and _is(path.is_dir):
         return find_folder(path, home)
-    if named is None or path.is_file() or path.suffix.lower() == ".gguf":
+    if named is None or _is(path.is_file) or path.suffix.lower() == ".gguf":
         return find_files(path, draft, home)
     if parse_reference(named) is not None:
         return find_on_hub(named, None if draft is None else os.fspath(draft), home, with_draft=with_draft)
@@ -67,12 +68,30 @@ def find_folder(folder: StrPath, home: StrPath | None) -> Found:
 
 
 def find_files(target: StrPath, draft: StrPath | None, home: StrPath | None) -> Found:
-    """GGUF files by their paths; whether they are there is seen when they are read. Raises `InvalidRequest`."""
+    """GGUF files by their paths, made absolute: they may be loaded again when the working folder is another one.
+
+    Whether they are there is seen when they are read. Raises `InvalidRequest`.
+    """
     return Found(
-        checked_path("target", target),
-        None if draft is None else checked_path("draft", draft),
+        _absolute(checked_path("target", target)),
+        None if draft is None else _absolute(checked_path("draft", draft)),
         None if home is None else home_folder(home),
     )
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except OSError:  # the working folder is gone
+        return path
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    """What a path is; False where that cannot be seen, for reading it says why."""
+    try:
+        return kind()
+    except OSError:
+        return False
 
 
 def _store(home: StrPath | None) -> Store:

@@ -7,7 +7,14 @@ import threading
 import pytest
 
 from localspec import LLM, LoadCancelled, memory_needed
-from localspec.errors import InvalidRequest, LocalspecError, ModelFileError, ModelLoadError, UnknownPair
+from localspec.errors import (
+    EngineBusy,
+    InvalidRequest,
+    LocalspecError,
+    ModelFileError,
+    ModelLoadError,
+    UnknownPair,
+)
 from localspec.llama import context, model
 from localspec.llama.memory import MemoryEstimate
 
@@ -119,6 +126,37 @@ def test_what_a_listener_raises_ends_the_load(files, opened, stage):
     with pytest.raises(RuntimeError, match="window"):
         loading.result(60)
     assert all(thing._handle is None for thing in opened)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_listener_that_asks_for_the_result_is_told_so(files, opened, share):
+    """It would wait for itself; a share of 1 looks as if there was a result."""
+
+    def on_progress(progress):
+        begun.wait(30)
+        if progress.fraction == share:
+            loading.result()
+
+    begun = threading.Event()
+    loading = LLM.load_in_background(files["target"], on_progress=on_progress, draft_tokens=3)
+    begun.set()
+    with pytest.raises(EngineBusy, match="thread that loads"):
+        loading.result(60)
+    assert all(thing._handle is None for thing in opened)
+    results = []
+    loading = LLM.load_in_background(files["target"], draft_tokens=3)
+    loading.when_done(lambda: results.append(loading.result()))
+    with loading.result(60) as llm:
+        assert llm.generate("abc", **GREEDY).ids
+    loading.when_done(lambda: None)  # which comes after those that were told before
+    assert results == [llm]
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "/" + "x" * 5000 + ".gguf"])
+def test_a_path_that_cannot_be_looked_at_is_an_error(name):
+    for use in (LLM.load, memory_needed):
+        with pytest.raises(LocalspecError):
+            use(name)
 
 
 def test_a_result_that_takes_too_long_can_be_asked_for_again(files):
