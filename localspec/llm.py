@@ -142,7 +142,9 @@ class LLM:
         draft_tokens = check_draft_tokens(draft_tokens)
         seconds = checked_seconds(unload_after)
         found = find_files(target, draft, home)
-        order = Order(found.target, found.draft, engine_options(options), draft_tokens, found.home)
+        # Absolute, for they may be loaded again from another working directory.
+        draft_file = None if found.draft is None else found.draft.absolute()
+        order = Order(found.target.absolute(), draft_file, engine_options(options), draft_tokens, found.home)
         weights = Weights(order, notify)
         record_use(found.target, found.draft if weights.engine.draft else None, home=found.home)
         return cls(weights, seconds)
@@ -308,7 +310,11 @@ class LLM:
         return max(seconds - self._turns.idle_seconds, 0.001)
 
     def close(self) -> None:
-        """Stop what runs, from any thread, and free everything. Idempotent."""
+        """Stop what runs, from any thread, and free everything. Idempotent.
+
+        Raises `EngineBusy` from within `using`, `exclusive` or a callback of an answer: it would wait for itself.
+        """
+        self._turns.check_outside()
         self._stop()
         self._turns.close()
         self._weights.close()
@@ -316,7 +322,7 @@ class LLM:
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""
         self._stop()
-        if self._turns.close(timeout=EXIT_SECONDS):
+        if self._turns.close_at_exit(EXIT_SECONDS):
             self._weights.close()
 
     def _stop(self) -> None:

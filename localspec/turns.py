@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -49,12 +49,17 @@ class AnswerStream(Iterator[Chunk]):
         try:
             chunk = next(self._chunks)
         except BaseException:
-            self._ended = not getattr(self._chunks, "gi_running", False)  # another thread may be reading
+            self._ended = not self.executing  # another thread may be reading
             raise
         if chunk.completion is not None:
             self._ended = True
             self._when_complete(chunk.completion)
         return chunk
+
+    @property
+    def executing(self) -> bool:
+        """Whether a thread computes it right now."""
+        return bool(getattr(self._chunks, "gi_running", False))
 
     @property
     def ended(self) -> bool:
@@ -93,8 +98,9 @@ class Turns:
         self._running: Ticket | None = None
         self._queue: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._users = 0
+        self._users: Counter[threading.Thread] = Counter()
         self._closing = False
+        self._exiting = False
         self._left = time.monotonic()
 
     def ticket(self) -> Ticket:
@@ -110,12 +116,13 @@ class Turns:
         check_process()
         with self._changed:
             self._refuse_closed()
-            self._users += 1
+            me = threading.current_thread()
+            self._users[me] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._users -= 1
+                self._users -= Counter([me])
                 self._left = time.monotonic()
                 self._changed.notify_all()
 
@@ -135,6 +142,7 @@ class Turns:
                 self._queue.remove(ticket)
                 self._changed.notify_all()
             if not ticket.cancelled:
+                ticket.thread = threading.current_thread()
                 self._running = ticket
                 self._flag.clear()
         try:
@@ -212,9 +220,28 @@ class Turns:
                 return False
             time.sleep(POLL_SECONDS)
 
+    def close_at_exit(self, timeout: float) -> bool:
+        """`close` at the end of the interpreter."""
+        self._exiting = True
+        return self.close(timeout)
+
     def _refuse_closed(self) -> None:
+        while self._exiting and threading.current_thread().daemon:
+            # It ends with the process. An error would be the last thing the user sees of a program that ended well.
+            self._changed.wait()
         if self._closing:
             raise EngineClosed("The engine was closed.", "Load it again.")
+
+    def check_outside(self) -> None:
+        """Raise `EngineBusy` in a thread whose `close` would wait for itself."""
+        me = threading.current_thread()
+        running = self._running if self._running is not None and self._running.thread is me else None
+        stream = None if running is None else running.stream()
+        if self._users[me] or (running is not None and (stream is None or stream.executing)):
+            raise EngineBusy(
+                "The engine cannot be closed from within its own answer or block.",
+                "Call cancel() there, and close() afterwards.",
+            )
 
 
 def _close_suspended(ticket: Ticket) -> None:

@@ -265,3 +265,45 @@ def test_a_daemon_thread_still_generating_at_exit(files):
         )
         assert result.returncode == 0, result.stderr
         assert "Fatal" not in result.stderr and "Segmentation" not in result.stderr
+
+
+def test_close_from_within_is_refused_and_the_engine_lives(files):
+    """It would wait for itself: in a callback of the running answer, and in a block that keeps the weights."""
+    with LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3) as llm:
+        expected = llm.generate("abc", temperature=0, max_tokens=5).ids
+
+        def close(_ids, _logits):
+            llm.close()
+
+        with pytest.raises(EngineBusy, match="within"):
+            llm.generate("abc", max_tokens=5, logits_processors=[close])
+        for block in (llm.using, llm.exclusive):
+            with block(), pytest.raises(EngineBusy, match="within"):
+                llm.close()
+        with llm.exclusive(), pytest.raises(EngineBusy):
+            llm.generate("abc", max_tokens=1)
+        assert llm.generate("abc", temperature=0, max_tokens=5).ids == expected
+        next(llm.stream("abc"))
+        llm.close()  # between two chunks nothing waits
+
+
+def test_a_daemon_thread_that_asks_on_and_on_lets_the_interpreter_end_in_silence(files):
+    code = (
+        "import sys, threading\n"
+        "from localspec import LLM\n"
+        "llm = LLM.from_files(*sys.argv[1:], n_ctx=512, draft_tokens=3)\n"
+        "begun = threading.Event()\n"
+        "def ask():\n"
+        "    while True:\n"
+        "        for chunk in llm.stream('abc', max_tokens=50):\n"
+        "            begun.set()\n"
+        "threading.Thread(target=ask, daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, files["target"], files["draft"]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

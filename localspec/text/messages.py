@@ -49,8 +49,8 @@ def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, Any
         raise InvalidRequest(
             f"Message {index} has an empty role.", "Give user, assistant or system.", name="messages"
         )
-    if message["role"] == ASSISTANT and "\0" in message["content"]:
-        message = {**message, "content": message["content"].replace("\0", "\ufffd")}
+    if message["role"] == ASSISTANT:
+        message = {**message, "content": str(message["content"]).replace("\0", "\ufffd")}
     checked: dict[str, Any] = {
         str(field): checked_text(value, f"The {field} of message {index}", name="messages")
         for field, value in message.items()
