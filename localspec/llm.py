@@ -320,7 +320,7 @@ class LLM:
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""
         self._stop()
-        self._turns.close(self._weights.close, timeout=EXIT_SECONDS)
+        self._turns.close_at_exit(self._weights.close, EXIT_SECONDS)
 
     def _stop(self) -> None:
         if self._idle is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -54,7 +54,7 @@ class AnswerStream(Iterator[Chunk]):
     def __next__(self) -> Chunk:
         check_process()
         with self._reading:
-            if self._computing:
+            if self.executing:
                 raise EngineBusy("This answer is being read further up in this thread.", "Read it there.")
             self._ticket.thread = threading.current_thread()
             try:
@@ -70,7 +70,8 @@ class AnswerStream(Iterator[Chunk]):
         return chunk
 
     @property
-    def _computing(self) -> bool:
+    def executing(self) -> bool:
+        """Whether a thread computes it right now."""
         return bool(getattr(self._chunks, "gi_running", False))
 
     @property
@@ -114,7 +115,7 @@ class AnswerStream(Iterator[Chunk]):
             self._reading.release()
 
     def _close(self) -> bool:
-        if self._computing:
+        if self.executing:
             return False
         self._chunks.close()  # type: ignore[attr-defined]
         self._ended.set()
@@ -144,8 +145,9 @@ class Turns:
         self._running: Ticket | None = None
         self._queue: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._users: list[threading.Thread] = []
+        self._users: Counter[threading.Thread] = Counter()
         self._closing = False
+        self._exiting = False
         self._free: Callable[[], None] | None = None
         self._left = time.monotonic()
 
@@ -160,15 +162,15 @@ class Turns:
     def using(self) -> Iterator[None]:
         """Short use of the models beside a running answer, such as tokenizing."""
         check_process()
-        user = threading.current_thread()
         with self._changed:
             self._refuse_closed()
-            self._users.append(user)
+            me = threading.current_thread()
+            self._users[me] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._users.remove(user)
+                self._users -= Counter([me])
                 self._left = time.monotonic()
                 self._changed.notify_all()
             self._when_left()
@@ -189,8 +191,8 @@ class Turns:
                 self._queue.remove(ticket)
                 self._changed.notify_all()
             if not ticket.cancelled:
-                self._running = ticket
                 ticket.thread = threading.current_thread()
+                self._running = ticket
                 self._flag.clear()
         try:
             yield self._running is ticket
@@ -285,10 +287,18 @@ class Turns:
     def _is_below(self, running: Ticket | None) -> bool:
         """Whether this thread is in the middle of a use, or of `running`, which could not be closed."""
         me = threading.current_thread()
-        return me in self._users or (
+        return self._users[me] > 0 or (
             running is not None and running is self._running and running.thread is me
         )
 
+    def close_at_exit(self, free: Callable[[], None], timeout: float) -> None:
+        """`close` at the end of the interpreter."""
+        self._exiting = True
+        self.close(free, timeout)
+
     def _refuse_closed(self) -> None:
+        while self._exiting and threading.current_thread().daemon:
+            # It ends with the process. An error would be the last thing the user sees of a program that ended well.
+            self._changed.wait()
         if self._closing:
             raise EngineClosed("The engine was closed.", "Load it again.")

@@ -106,6 +106,15 @@ def test_a_model_that_is_gone_is_an_error_until_it_is_back(files, tmp_path):
         assert llm.generate("abc", **GREEDY).ids == expected
 
 
+def test_files_named_from_a_folder_are_found_again_from_another(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files["target"].parent)
+    with LLM.from_files("target.gguf", "draft.gguf", n_ctx=512, draft_tokens=3) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+        monkeypatch.chdir(tmp_path)
+        assert llm.unload()
+        assert llm.generate("abc", **GREEDY).ids == expected
+
+
 def test_close_stops_the_timer_and_an_unloaded_engine_stays_closed(files):
     llm = load(files, unload_after=0.01)
     eventually(lambda: not llm.loaded)
@@ -170,7 +179,7 @@ def test_cancel_while_it_is_loaded_again_reaches_everybody_who_waits_and_nobody_
             for thread in threads:
                 thread.start()
             begun.wait(30)
-            eventually(lambda: len(llm._turns._users) == 3)
+            eventually(lambda: llm._turns._users.total() == 3)
             time.sleep(0.1)  # until all wait for the load
             llm.cancel()
             for thread in threads:

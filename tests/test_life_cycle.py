@@ -265,3 +265,25 @@ def test_a_daemon_thread_still_generating_at_exit(files):
         )
         assert result.returncode == 0, result.stderr
         assert "Fatal" not in result.stderr and "Segmentation" not in result.stderr
+
+
+def test_a_daemon_thread_that_asks_on_and_on_lets_the_interpreter_end_in_silence(files):
+    code = (
+        "import sys, threading\n"
+        "from localspec import LLM\n"
+        "llm = LLM.from_files(*sys.argv[1:], n_ctx=512, draft_tokens=3)\n"
+        "begun = threading.Event()\n"
+        "def ask():\n"
+        "    while True:\n"
+        "        for chunk in llm.stream('abc', max_tokens=50):\n"
+        "            begun.set()\n"
+        "threading.Thread(target=ask, daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, files["target"], files["draft"]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -165,6 +165,20 @@ def test_a_client_that_leaves_frees_the_engine(gated, gate, stream):
     assert gated.post(CHAT, body()).json()["choices"] == expected
 
 
+@pytest.mark.parametrize(
+    "head", ["Content-Length: 1000", "Transfer-Encoding: chunked"], ids=["length", "chunked"]
+)
+def test_a_client_that_leaves_before_its_question_is_whole_is_no_fault(gated, head, caplog):
+    host, port = gated.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+        connection.sendall(b"1\r\n{\r\n" if "chunked" in head else b'{"messages": ')
+        wait_until(lambda: gated.server.server_state.connections)
+    wait_until(lambda: not gated.server.server_state.connections)
+    assert gated.get("/health").status_code == 200
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
 def test_a_client_that_leaves_while_it_waits_gives_its_place_back(gated, gate):
     gate.shut()
     with ThreadPoolExecutor(1) as pool:

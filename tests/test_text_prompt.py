@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from localspec.errors import InvalidRequest, TemplateError
 from localspec.llama.template import ChatTemplate
 from localspec.text.literals import Literals, literals_of
+from localspec.text.messages import checked_messages
 from localspec.text.prompt import render_prompt, text_prompt
 from tests.tinygguf import CHATML
 
@@ -222,6 +223,12 @@ def test_bad_messages(messages: Any, what: str) -> None:
     assert what in caught.value.message
     assert caught.value.remedy
     assert caught.value.name == "messages"
+
+
+def test_what_a_model_wrote_is_never_refused_for_a_nul():
+    said = {"role": "assistant", "content": "a\0b"}
+    assert checked_messages([GOOD, said]) == [GOOD, {"role": "assistant", "content": "a\ufffdb"}]
+    assert said["content"] == "a\0b"
 
 
 @pytest.mark.parametrize("text", ["", "a\0", "\udc00", None, 3])

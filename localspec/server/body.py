@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from localspec.decoding.checks import shown
-from localspec.server.faults import ApiError, bad_request
+from localspec.server.faults import ApiError, bad_request, client_gone
 
 T = TypeVar("T", bound=BaseModel)
 SMALL = 64 * 1024
@@ -30,10 +31,13 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
     data = bytearray()
-    async for piece in request.stream():
-        data += piece
-        if len(data) > max_bytes:
-            raise _too_large(max_bytes)
+    try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > max_bytes:
+                raise _too_large(max_bytes)
+    except ClientDisconnect:
+        raise client_gone() from None
     return bytes(data)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from localspec.errors import InvalidRequest
 
+ASSISTANT = "assistant"
+"""A model may write a NUL, and what it wrote must not end the conversation: it is read as a replacement character."""
+
 
 def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     """A copy with the text fields only: `role`, `content` and any other field that is a text; and `tool_calls`.
@@ -46,6 +49,8 @@ def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, Any
         raise InvalidRequest(
             f"Message {index} has an empty role.", "Give user, assistant or system.", name="messages"
         )
+    if message["role"] == ASSISTANT:
+        message = {**message, "content": str(message["content"]).replace("\0", "\ufffd")}
     checked: dict[str, Any] = {
         str(field): checked_text(value, f"The {field} of message {index}", name="messages")
         for field, value in message.items()
