@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.checks import shown
 from localspec.decoding.control import Controller
 from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.engine import Engine
-from localspec.errors import DecodeCancelled
+from localspec.errors import DecodeCancelled, InvalidRequest
 from localspec.llama.constraint import token_constraint
 from localspec.llama.model import Model
 from localspec.policy import choose_rule, describe_drafting
@@ -30,6 +31,7 @@ from localspec.request import (
 )
 from localspec.text.answer import AnswerText
 from localspec.text.messages import checked_text
+from localspec.text.stop import StopMatcher
 from localspec.turns import Ticket
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
     verify = check_verify(options.pop("verify", "auto"))
     prediction = checked_text(options.pop("prediction", ""), "The prediction", name="prediction")
     processors = checked_processors(options.pop("logits_processors", ()))
-    shown = _shown_tokens(model, options.pop("shown_tokens", ()))
+    shown_tokens = _shown_tokens(model, options.pop("shown_tokens", ()))
     grammar, schema = options.pop("grammar", None), options.pop("json_schema", None)
     params = checked_bias(sampling_params(options.pop("params", None), options), context.n_vocab)
     request = Request(
@@ -58,14 +60,20 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
         prediction=tuple(model.tokenize(prediction, parse_special=False)) if prediction else (),
         constraint=token_constraint(model, grammar=grammar, json_schema=schema),
         processors=processors,
-        shown=shown,
+        shown=shown_tokens,
     )
     sampler_of(engine, request)  # refuses options that exclude each other
+    StopMatcher(params.stop)  # and this, too many stop strings
     return request
 
 
-def _shown_tokens(model: Model, texts: Sequence[str]) -> frozenset[int]:
-    """Ids of control tokens by their texts; texts that are no single token are passed over."""
+def _shown_tokens(model: Model, texts: object) -> frozenset[int]:
+    """Ids of control tokens by their texts; texts that are no single token are passed over. Raises `InvalidRequest`."""
+    texts = (texts,) if isinstance(texts, str) else texts
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(
+            f"shown_tokens is {shown(texts)}.", "Give a list of their texts.", name="shown_tokens"
+        )
     found = [model.tokenize(text, parse_special=True) for text in texts if text in model.control_literals]
     return frozenset(ids[0] for ids in found if len(ids) == 1) - model.eog_tokens
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
+from localspec.decoding.checks import shown
 from localspec.errors import InvalidRequest
 from localspec.llama.context_options import ContextOptions
 from localspec.llama.metadata import Metadata
 from localspec.strictness import strict_form
+
+_SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", "strict")
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class EngineOptions:
     no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
     faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
     keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
-    at most `prefix_bytes` of memory.
+    at most `prefix_bytes` of memory. Raises `InvalidRequest`, for `keep_prefixes` and the layers when they are used.
     """
 
     n_ctx: int = 4096
@@ -38,6 +41,12 @@ class EngineOptions:
     strict: bool = False
     keep_prefixes: int = 4
     prefix_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        self.context(self.n_ctx, 1)  # checks what it is given
+        for name in _SWITCHES:
+            if not isinstance(value := getattr(self, name), bool):
+                raise InvalidRequest(f"{name} is {shown(value)}.", "It must be True or False.", name=name)
 
     def strict_for(self, target: Metadata) -> EngineOptions:
         """These options with what strict mode changes for a target."""

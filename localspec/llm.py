@@ -27,6 +27,7 @@ from localspec.request import (
     Messages,
     Request,
     check_draft_tokens,
+    check_listener,
     checked_prompt,
     text_or_items,
 )
@@ -80,7 +81,9 @@ class LLM:
 
         on_progress: called in the loading thread with the stage and the share done.
         """
-        own = options.pop("notify", _ignore)
+        own = check_listener("notify", options.pop("notify", _ignore))
+        if on_progress is not None:
+            check_listener("on_progress", on_progress)
 
         def start(tell: Notify) -> LLM:
             def notify(sentence: str) -> None:
@@ -141,6 +144,7 @@ class LLM:
         """
         draft_tokens = check_draft_tokens(draft_tokens)
         seconds = checked_seconds(unload_after)
+        check_listener("notify", notify)
         found = find_files(target, draft, home)
         order = Order(found.target, found.draft, engine_options(options), draft_tokens, found.home)
         weights = Weights(order, notify)
@@ -266,7 +270,8 @@ class LLM:
     def token_bytes(self, ids: Sequence[int]) -> bytes:
         """The bytes of token ids, control tokens included: parts of characters stay parts. Raises `InvalidRequest`."""
         with self.using() as engine:
-            known = checked_prompt(ids, engine.target.n_vocab, sys.maxsize) if len(ids) else []
+            given = text_or_items(ids)
+            known = checked_prompt(given, engine.target.n_vocab, sys.maxsize) if given else []  # type: ignore[arg-type]
             return b"".join(engine.target.model.piece(token, special=True) for token in known)
 
     def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from localspec.decoding.checks import as_integer, shown
 from localspec.decoding.logprobs import TokenLogprob
@@ -16,6 +16,7 @@ from localspec.decoding.stats import Stats
 from localspec.errors import InvalidRequest, PromptTooLong
 
 Messages = Sequence[Mapping[str, Any]]
+Listener = TypeVar("Listener", bound=Callable[..., object])
 VERIFY = ("auto", "block", "rejection", "coupled")
 
 
@@ -228,6 +229,15 @@ def checked_processors(value: object) -> tuple[LogitsProcessor, ...]:
             name="logits_processors",
         )
     return given
+
+
+def check_listener(name: str, value: Listener) -> Listener:
+    """A function that a caller gives to be told something. Raises `InvalidRequest` for what cannot be called."""
+    if not callable(value):
+        raise InvalidRequest(
+            f"{name} is {shown(value)}.", "Give a function of one argument, or leave it out.", name=name
+        )
+    return value
 
 
 def checked_path(name: str, value: object) -> Path:

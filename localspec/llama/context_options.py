@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from localspec.decoding.checks import shown
 from localspec.errors import InvalidRequest
 
 CACHE_TYPES = {
@@ -36,9 +37,9 @@ class ContextOptions:
         if self.threads is not None:
             check_count("threads", self.threads, high=1024)
         for name in ("cache_type_k", "cache_type_v"):
-            if getattr(self, name) not in CACHE_TYPES:
+            if not isinstance(value := getattr(self, name), str) or value not in CACHE_TYPES:
                 raise InvalidRequest(
-                    f"{name} is {getattr(self, name)!r}.", f"It must be one of {', '.join(CACHE_TYPES)}."
+                    f"{name} is {shown(value)}.", f"It must be one of {', '.join(CACHE_TYPES)}."
                 )
 
 

@@ -179,7 +179,7 @@ def resolve_gpu_layers(value: str | int, name: str = "gpu_layers") -> int:
 
     Raises `InvalidRequest` for anything but auto, all or a number >= 0.
     """
-    if value in ("auto", "all"):
+    if isinstance(value, str) and value in ("auto", "all"):
         return ALL_LAYERS if backend.supports_gpu() else 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= ALL_LAYERS:
         raise InvalidRequest(f"{name} is {value!r}.", "It must be auto, all or a number, 0 or more.")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from localspec.decoding.checks import shown
 from localspec.errors import InvalidRequest
 
 ASSISTANT = "assistant"
@@ -93,6 +94,35 @@ def _call_id(index: int, identifier: object) -> str:
 
 def _bad_calls(index: int, what: str, remedy: str) -> InvalidRequest:
     return InvalidRequest(f"Message {index} has tool_calls {what}.", remedy, name="messages")
+
+
+def checked_tools(tools: object) -> list[Mapping[str, Any]]:
+    """Functions that the model may call, as a list; none for None. Raises InvalidRequest for no list of dicts."""
+    if tools is None:
+        return []
+    if isinstance(tools, str | bytes) or not isinstance(tools, Sequence):
+        raise InvalidRequest(f"tools is {shown(tools)}.", "Give a list of functions.", name="tools")
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise InvalidRequest(
+                f"Tool {index} is {shown(tool)}.",
+                'Give a dict such as {"type": "function", "function": {"name": ..., "parameters": ...}}.',
+                name="tools",
+            )
+    return list(tools)
+
+
+def checked_variables(variables: object) -> Mapping[str, Any]:
+    """What a template is told by name; nothing for None. Raises InvalidRequest for what is no dict of names."""
+    if variables is None:
+        return {}
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise InvalidRequest(
+            f"template_variables is {shown(variables)}.",
+            'Give a dict such as {"enable_thinking": False}.',
+            name="template_variables",
+        )
+    return variables
 
 
 def checked_text(text: object, what: str, *, name: str) -> str:

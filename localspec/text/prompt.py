@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from localspec.errors import InvalidRequest
 from localspec.text.literals import Literals, literals_of
-from localspec.text.messages import checked_messages, checked_text
+from localspec.text.messages import checked_messages, checked_text, checked_tools, checked_variables
 
 _OWN = ("self", "messages", "tools", "add_generation_prompt")
 """Told to a template otherwise."""
@@ -69,11 +69,18 @@ def render_prompt(
     """
     hidden = Hidden(literals_of(vocab.control_literals))
     shielded = [hidden.hide_in(message) for message in checked_messages(messages)]
-    rendered = template.render(
-        shielded,
-        tools=[hidden.hide_in(tool) for tool in tools] if tools else None,
-        **{name: hidden.hide_in(value) for name, value in (variables or {}).items() if name not in _OWN},
-    )
+    tools, variables = checked_tools(tools), checked_variables(variables)
+    beginning = checked_text(beginning, "The beginning of the answer", name="beginning")
+    try:
+        told = {name: hidden.hide_in(value) for name, value in variables.items() if name not in _OWN}
+        shielded_tools = hidden.hide_in(tools)
+    except RecursionError:
+        raise InvalidRequest(
+            "The tools or template variables are nested too deeply, or hold themselves.",
+            "Give what can be written as JSON.",
+            name="tools" if tools else "template_variables",
+        ) from None
+    rendered = template.render(shielded, tools=shielded_tools or None, **told)
     return prompt_ids(vocab, hidden.split(rendered + beginning))
 
 
