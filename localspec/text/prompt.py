@@ -11,7 +11,7 @@ from localspec.errors import InvalidRequest
 from localspec.text.literals import Literals, literals_of
 from localspec.text.messages import checked_messages, checked_text
 
-_OWN = ("self", "messages", "tools", "add_generation_prompt")
+TOLD_OTHERWISE = ("self", "messages", "tools", "add_generation_prompt")
 """Told to a template otherwise."""
 
 
@@ -72,7 +72,11 @@ def render_prompt(
     rendered = template.render(
         shielded,
         tools=[hidden.hide_in(tool) for tool in tools] if tools else None,
-        **{name: hidden.hide_in(value) for name, value in (variables or {}).items() if name not in _OWN},
+        **{
+            name: hidden.hide_in(value)
+            for name, value in (variables or {}).items()
+            if name not in TOLD_OTHERWISE
+        },
     )
     return prompt_ids(vocab, hidden.split(rendered + beginning))
 
