@@ -193,7 +193,7 @@ def response_routes(service: Service) -> APIRouter:
     @router.post("/v1/responses", **takes(ResponseRequest))
     async def responses(request: Request) -> Response:
         """Answer a conversation."""
-        body = await read_body(request, ResponseRequest, settings.max_body)
+        body = await read_body(request, ResponseRequest, service)
         check_model(body.model, settings)
         return await respond(service, request, lambda llm: ResponseForm(body, llm, settings, store), body)
 
