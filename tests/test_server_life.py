@@ -16,6 +16,7 @@ from localspec import LLM
 from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError
 from localspec.server.app import create_app
+from localspec.server.replies import EventStream
 from localspec.server.settings import Settings
 
 from .serverkit import QUESTION, SECONDS, Gate, ready, running, wait_until
@@ -203,6 +204,28 @@ def test_a_stop_does_not_wait_for_the_rest_of_a_request(gated):
         wait_until(lambda: gated.service.receiving)
         gated.server.stop()
         assert b'"code":"stopping"' in connection.makefile("rb").read()
+
+
+def test_a_stream_whose_texts_are_all_ready_lets_others_go_on():
+    order = []
+
+    async def texts():
+        for _ in range(5):
+            yield "text"
+
+    async def send(message):
+        order.append(message["type"])
+
+    async def other():
+        for _ in range(5):
+            order.append("other")
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(EventStream(texts())({}, None, send), other())
+
+    asyncio.run(both())
+    assert "other other" not in " ".join(order)
 
 
 def test_a_stream_that_is_closed_early_frees_the_engine(gated):
