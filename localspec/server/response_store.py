@@ -22,7 +22,7 @@ class Kept:
     @property
     def size(self) -> int:
         """Characters, about."""
-        return sum(len(str(message)) for message in self.messages)
+        return len(str(self.payload)) + sum(len(str(message)) for message in self.messages)
 
 
 class ResponseStore:
