@@ -185,6 +185,17 @@ def test_a_conversation_goes_on(client, says, llm):
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
 
 
+@pytest.mark.parametrize(
+    "broken", [CALL[:-15], CALL.replace('"a": 1', "a: 1"), CALL.replace("1", '"\\u0000"')]
+)
+def test_a_conversation_goes_on_behind_a_call_that_is_no_json(client, says, llm, broken):
+    says(f"Sum.\n{CALL}\n{broken}", "Well.")
+    first = create(client, tools=[TOOL])
+    assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
+    assert create(client, "Why?", previous_response_id=first.id).output_text == "Well."
+    assert llm.prompts[1].count("<tool_call>") == 1
+
+
 def test_what_is_not_to_be_kept_is_not(client, says):
     says("Blue.")
     response = create(client, store=False)
