@@ -170,7 +170,8 @@ def _schema(form: ResponseFormat | None) -> dict[str, Any] | bool | None:
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
-        return {"type": "object"} if form.schema_ is None else form.schema_
+        given = form.value if form.schema_ is None else form.schema_
+        return {"type": "object"} if given is None else given
     if form.json_schema is None:
         raise bad_request(
             "response_format.json_schema is missing.", "response_format.json_schema",

@@ -48,11 +48,12 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What the answer must look like. `schema` beside `json_object` is llama.cpp's."""
+    """What the answer must look like. Beside `json_object`, `schema` is llama.cpp's and `value` Hugging Face's."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
     schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    value: dict[str, Any] | bool | None = None
 
 
 class Prediction(Body):
