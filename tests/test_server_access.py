@@ -226,6 +226,13 @@ def test_a_port_in_use_is_said_before_anything_is_loaded():
         pass
 
 
+def test_small_packets_leave_at_once():
+    with tcp_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_unix_socket_serves_and_only_its_owner_may_connect(load, tmp_path):
     path = tmp_path / "s"
     with unix_socket(path) as listening:

@@ -72,7 +72,9 @@ def render_prompt(
     tools, variables = checked_tools(tools), checked_variables(variables)
     beginning = checked_text(beginning, "The beginning of the answer", name="beginning")
     try:
-        told = {name: hidden.hide_in(value) for name, value in variables.items() if name not in TOLD_OTHERWISE}
+        told = {
+            name: hidden.hide_in(value) for name, value in variables.items() if name not in TOLD_OTHERWISE
+        }
         shielded_tools = hidden.hide_in(tools)
     except RecursionError:
         raise InvalidRequest(
