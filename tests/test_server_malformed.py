@@ -7,8 +7,11 @@ import random
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from localspec import LLM
+from localspec.server.response_schemas import ResponseRequest
+from localspec.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest
 
 from .serverkit import QUESTION, SECONDS, ready, running
 from .tinygguf import write_llama
@@ -136,6 +139,35 @@ def test_what_is_no_number_in_json_is_refused_wherever_it_stands(server, number,
             assert answer.status_code == 400, (path, fields)
             named = answer.json()["error"]["param"]
             assert named.split("[")[0].split(".")[0] in fields
+
+
+MANY = 1000
+LONG = {
+    ChatRequest: [
+        {"messages": [1] * MANY},
+        {"messages": [{"role": "user", "content": [1] * MANY}]},
+        {"messages": [], "stop": [1] * MANY},
+        {"messages": [], "tools": [1] * MANY},
+        {"messages": [], "logit_bias": [1] * MANY},
+        {"messages": [], "logit_bias": {str(number): "a" for number in range(MANY)}},
+    ],
+    CompletionRequest: [{"prompt": [1] * MANY + ["a"]}, {"prompt": [[1]] * MANY + ["a"]}],
+    ResponseRequest: [
+        {"input": [1] * MANY},
+        {"input": "a", "metadata": {str(number): number for number in range(MANY)}},
+        {"input": "a", "include": [1] * MANY},
+    ],
+    DetokenizeRequest: [{"tokens": ["a"] * MANY}],
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_long_list_is_refused_for_its_first_fault(kind):
+    """All faults of four megabytes took minutes to collect, in which no other request was answered."""
+    for body in LONG[kind]:
+        with pytest.raises(ValidationError) as caught:
+            kind.model_validate_json(json.dumps(body))
+        assert caught.value.error_count() < 10, list(body)
 
 
 BY_HAND = {
