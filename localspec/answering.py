@@ -13,7 +13,7 @@ from localspec.decoding.loop import Generation, run
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.engine import Engine
-from localspec.errors import DecodeCancelled
+from localspec.errors import DecodeCancelled, InvalidRequest
 from localspec.llama.constraint import token_constraint
 from localspec.llama.model import Model
 from localspec.policy import choose_rule, describe_drafting
@@ -55,13 +55,20 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
         params=params,
         draft_tokens=draft_tokens if own_draft_tokens is None else check_draft_tokens(own_draft_tokens),
         verify=verify,
-        prediction=tuple(model.tokenize(prediction, parse_special=False)) if prediction else (),
+        prediction=_predicted_ids(model, prediction),
         constraint=token_constraint(model, grammar=grammar, json_schema=schema),
         processors=processors,
         shown=shown,
     )
     sampler_of(engine, request)  # refuses options that exclude each other
     return request
+
+
+def _predicted_ids(model: Model, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(model.tokenize(text, parse_special=False)) if text else ()
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, error.remedy, name="prediction") from None
 
 
 def _shown_tokens(model: Model, texts: Sequence[str]) -> frozenset[int]:
