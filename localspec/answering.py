@@ -57,7 +57,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
         params=params,
         draft_tokens=draft_tokens if own_draft_tokens is None else check_draft_tokens(own_draft_tokens),
         verify=verify,
-        prediction=tuple(model.tokenize(prediction, parse_special=False)) if prediction else (),
+        prediction=_predicted_ids(model, prediction),
         constraint=token_constraint(model, grammar=grammar, json_schema=schema),
         processors=processors,
         shown=shown_tokens,
@@ -65,6 +65,13 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
     sampler_of(engine, request)  # refuses options that exclude each other
     StopMatcher(params.stop)  # and this, too many stop strings
     return request
+
+
+def _predicted_ids(model: Model, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(model.tokenize(text, parse_special=False)) if text else ()
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, error.remedy, name="prediction") from None
 
 
 def _shown_tokens(model: Model, texts: object) -> frozenset[int]:

@@ -7,8 +7,12 @@ import random
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from localspec import LLM
+from localspec.llama.model import LONGEST_TEXT
+from localspec.server.response_schemas import ResponseRequest
+from localspec.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest
 
 from .serverkit import QUESTION, SECONDS, ready, running
 from .tinygguf import write_llama
@@ -39,6 +43,14 @@ def server(tmp_path_factory):
     with running(
         lambda: LLM.from_files(file, n_ctx=256, threads=1, draft_tokens=2), max_body=200_000
     ) as started:
+        yield ready(started)
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory):
+    """One that reads bodies of the usual size."""
+    file = write_llama(tmp_path_factory.mktemp("roomy") / "target.gguf", seed=1)
+    with running(lambda: LLM.from_files(file, n_ctx=256, threads=1, draft_tokens="off")) as started:
         yield ready(started)
 
 
@@ -136,6 +148,50 @@ def test_what_is_no_number_in_json_is_refused_wherever_it_stands(server, number,
             assert answer.status_code == 400, (path, fields)
             named = answer.json()["error"]["param"]
             assert named.split("[")[0].split(".")[0] in fields
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "body"),
+    [
+        (CHAT, "messages", lambda text: {"messages": [{"role": "user", "content": text}]}),
+        (CHAT, "prediction", lambda text: {"messages": QUESTION, "prediction": {"content": text}}),
+        (TEXT, "prompt", lambda text: {"prompt": text}),
+        (RESPONSES, "input", lambda text: {"input": text}),
+        ("/tokenize", "content", lambda text: {"content": text}),
+    ],
+)
+def test_a_text_that_no_tokenizer_takes_is_named(roomy, path, param, body):
+    answer = roomy.post(path, body("x" * (LONGEST_TEXT + 1)))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+MANY = 1000
+LONG = {
+    ChatRequest: [
+        {"messages": [1] * MANY},
+        {"messages": [{"role": "user", "content": [1] * MANY}]},
+        {"messages": [], "stop": [1] * MANY},
+        {"messages": [], "tools": [1] * MANY},
+        {"messages": [], "logit_bias": [1] * MANY},
+        {"messages": [], "logit_bias": {str(number): "a" for number in range(MANY)}},
+    ],
+    CompletionRequest: [{"prompt": [1] * MANY + ["a"]}, {"prompt": [[1]] * MANY + ["a"]}],
+    ResponseRequest: [
+        {"input": [1] * MANY},
+        {"input": "a", "metadata": {str(number): number for number in range(MANY)}},
+        {"input": "a", "include": [1] * MANY},
+    ],
+    DetokenizeRequest: [{"tokens": ["a"] * MANY}],
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_long_list_is_refused_for_its_first_fault(kind):
+    """All faults of four megabytes took minutes to collect, in which no other request was answered."""
+    for body in LONG[kind]:
+        with pytest.raises(ValidationError) as caught:
+            kind.model_validate_json(json.dumps(body))
+        assert caught.value.error_count() < 10, list(body)
 
 
 BY_HAND = {

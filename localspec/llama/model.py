@@ -135,6 +135,7 @@ class Model:
             raise InvalidRequest(
                 f"The text has {len(data)} bytes.",
                 f"At most {LONGEST_TEXT} can be tokenized at once: shorten it.",
+                name="text",
             )
         tokens = with_deep_stack(lambda: self._tokenize(data, parse_special), len(data))
         return [self._bos, *tokens] if add_bos and self.add_bos else tokens

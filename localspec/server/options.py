@@ -45,10 +45,11 @@ def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
 def field_names(body: Sampling) -> dict[str, str]:
     """The library's names of options to those by which this request gave them."""
     names = {
-        "max_tokens": "n_predict" if body.max_tokens is None and body.n_predict is not None else "max_tokens"
+        "text": "prompt",
+        "max_tokens": "n_predict" if body.max_tokens is None and body.n_predict is not None else "max_tokens",
     }
     if isinstance(body, ChatRequest):
-        names |= {"prompt": "messages", "logprobs": "top_logprobs"}
+        names |= {"prompt": "messages", "text": "messages", "logprobs": "top_logprobs"}
         if body.tools:
             names["json_schema"] = "tools"
         if body.max_completion_tokens is not None:

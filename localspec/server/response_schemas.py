@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from localspec.server.schemas import Body, JsonObject, Sampling
+from localspec.server.schemas import Body, Items, JsonObject, Named, Sampling
 
 
 class TextFormat(Body):
@@ -36,20 +36,20 @@ class Reasoning(Body):
 class ResponseRequest(Sampling):
     """POST /v1/responses."""
 
-    input: str | list[JsonObject]
+    input: str | Items[JsonObject]
     instructions: str | None = None
     max_output_tokens: int | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    tools: list[JsonObject] | None = None
+    tools: Items[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Named[str] | None = None
     user: str | None = None
     truncation: str | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     top_logprobs: int | None = None
     background: bool | None = None
     conversation: str | JsonObject | None = None

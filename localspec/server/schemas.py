@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 
@@ -20,6 +20,19 @@ def _finite(value: Any) -> Any:
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
+T = TypeVar("T")
+
+
+class _FirstFault(FailFast):
+    """`FailFast` that can stand in a union."""
+
+    __hash__ = object.__hash__
+
+
+Items = Annotated[list[T], _FirstFault()]
+"""A list whose first fault is enough: a million of them would stop every other request for minutes."""
+Named = Annotated[dict[str, T], _FirstFault()]
+"""The same for an object."""
 
 
 class Body(BaseModel):
@@ -40,9 +53,9 @@ class Message(Body):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | Items[Part] | None = None
     name: str | None = None
-    tool_calls: list[JsonObject] | None = None
+    tool_calls: Items[JsonObject] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -75,7 +88,7 @@ class Prediction(Body):
     """A text that the answer is expected to resemble: drafts come from it."""
 
     type: Literal["content"] | None = None
-    content: str | list[Part]
+    content: str | Items[Part]
 
 
 class Sampling(Body):
@@ -86,7 +99,7 @@ class Sampling(Body):
     stream_options: StreamOptions | None = None
     n: int | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     max_tokens: int | None = None
     n_predict: int | None = None
     min_tokens: int | None = None
@@ -101,7 +114,7 @@ class Sampling(Body):
     repeat_last_n: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | list[list[int | float | bool]] | None = None
+    logit_bias: Named[float] | Items[Items[int | float | bool]] | None = None
     response_format: ResponseFormat | None = None
     json_schema: JsonObject | bool | None = None
     grammar: str | None = None
@@ -113,11 +126,11 @@ class Sampling(Body):
 class ChatRequest(Sampling):
     """POST /v1/chat/completions."""
 
-    messages: list[Message]
+    messages: Items[Message]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[JsonObject] | None = None
+    tools: Items[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -127,7 +140,7 @@ class ChatRequest(Sampling):
 class CompletionRequest(Sampling):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Items[str] | Items[int] | Items[Items[int]]
     logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -146,4 +159,4 @@ class TokenizeRequest(Body):
 class DetokenizeRequest(Body):
     """POST /detokenize."""
 
-    tokens: list[int]
+    tokens: Items[int]
