@@ -177,6 +177,8 @@ def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
 
 
 def _unzip(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
+        raise ValueError("it is no regular file")
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("it is compressed")

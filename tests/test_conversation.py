@@ -387,6 +387,12 @@ def test_no_damage_crashes_it(llm, talk, tmp_path):
         Conversation.load(llm, tmp_path)
 
 
+def test_a_device_is_not_read(llm):
+    """Some never end."""
+    with pytest.raises(ConversationFileError, match="regular"):
+        Conversation.load(llm, os.devnull)
+
+
 @pytest.mark.parametrize(
     "change",
     [
