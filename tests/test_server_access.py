@@ -76,6 +76,13 @@ def test_the_key_opens(locked):
     assert answer.status_code == 200
 
 
+def test_a_key_may_end_in_any_letter(load):
+    """The last byte of this one's UTF-8 is a blank in Latin-1, in which headers are read."""
+    with running(load, api_key="voilà") as server:
+        answer = ready(server).get("/v1/models", headers={"Authorization": "Bearer voilà".encode()})
+        assert answer.status_code == 200
+
+
 def test_the_official_client_is_told_of_a_wrong_key(locked):
     with locked.client(api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
         client.models.list()
@@ -86,10 +93,11 @@ def test_a_page_that_is_allowed_may_read(locked):
     answer = locked.post(CHAT, BODY, headers=headers)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == PAGE
-    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    preflight = httpx.options(locked.url + CHAT, headers={"Origin": PAGE} | wanted, timeout=SECONDS)
-    assert preflight.status_code == 200
-    assert preflight.headers["access-control-allow-origin"] == PAGE
+    for method, path in (("POST", CHAT), ("GET", "/v1/models"), ("DELETE", "/v1/responses/resp_1")):
+        wanted = {"Access-Control-Request-Method": method, "Access-Control-Request-Headers": "authorization"}
+        preflight = httpx.options(locked.url + path, headers={"Origin": PAGE} | wanted, timeout=SECONDS)
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == PAGE
 
 
 def test_a_refusal_can_be_read_by_the_page(locked):
@@ -216,6 +224,13 @@ def test_a_port_in_use_is_said_before_anything_is_loaded():
             pass
     with pytest.raises(InvalidRequest, match="cannot listen"), tcp_socket("no such host", 1):
         pass
+
+
+def test_small_packets_leave_at_once():
+    with tcp_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_unix_socket_serves_and_only_its_owner_may_connect(load, tmp_path):

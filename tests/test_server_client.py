@@ -240,6 +240,7 @@ def test_null_is_absent_and_unknown_fields_are_ignored(server):
     )  # fmt: skip
     plain = {"messages": QUESTION, "max_tokens": 10}
     odd = plain | dict.fromkeys(names) | {"user": "me", "store": True, "metadata": {"a": "b"}, "zzz": [1]}
+    odd |= {"prediction": {"type": None, "content": "a"}}
     first, second = (server.post("/v1/chat/completions", body) for body in (plain, odd))
     assert second.status_code == 200
     assert first.json()["choices"] == second.json()["choices"]

@@ -16,6 +16,7 @@ from localspec import LLM
 from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError
 from localspec.server.app import create_app
+from localspec.server.replies import EventStream
 from localspec.server.settings import Settings
 
 from .serverkit import QUESTION, SECONDS, Gate, ready, running, wait_until
@@ -53,13 +54,14 @@ def body(**options):
     return {"messages": QUESTION, "max_tokens": 8} | options
 
 
-def leave(server, **options):
-    """Ask, and hang up without reading the answer."""
+def leave(server, share=1.0, **options):
+    """Ask, and hang up without reading the answer. share: of the body that is sent."""
     data = httpx.Request("POST", server.url + CHAT, json=body(**options))
+    sent = data.content[: round(len(data.content) * share)]
     host, port = server.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
     lines = [f"POST {CHAT} HTTP/1.1", *(f"{name}: {value}" for name, value in data.headers.items())]
-    connection.sendall("\r\n".join([*lines, "", ""]).encode() + data.content)
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + sent)
     return connection
 
 
@@ -201,6 +203,43 @@ def test_a_client_that_leaves_in_prefill_frees_the_engine(file):
         connection.close()
         wait_until(lambda: server.service.busy == 0)
         assert server.post(CHAT, body()).json()["choices"] == expected
+
+
+def test_a_client_that_leaves_in_its_own_request_is_no_fault_of_the_servers(gated, caplog):
+    leave(gated, share=0.5).close()
+    wait_until(lambda: 'completions",status="499"' in gated.get("/metrics").text)
+    assert caplog.text == ""
+    assert gated.post(CHAT, body()).status_code == 200
+
+
+def test_a_stop_does_not_wait_for_the_rest_of_a_request(gated):
+    with leave(gated, share=0.5) as connection:
+        connection.settimeout(SECONDS)
+        wait_until(lambda: gated.service.receiving)
+        gated.server.stop()
+        assert b'"code":"stopping"' in connection.makefile("rb").read()
+
+
+def test_a_stream_whose_texts_are_all_ready_lets_others_go_on():
+    order = []
+
+    async def texts():
+        for _ in range(5):
+            yield "text"
+
+    async def send(message):
+        order.append(message["type"])
+
+    async def other():
+        for _ in range(5):
+            order.append("other")
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(EventStream(texts())({}, None, send), other())
+
+    asyncio.run(both())
+    assert "other other" not in " ".join(order)
 
 
 def test_a_stream_that_is_closed_early_frees_the_engine(gated):

@@ -13,10 +13,11 @@ from localspec import LLM
 from .serverkit import QUESTION, SECONDS, ready, running
 from .tinygguf import write_llama
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 GOOD = {
     CHAT: {"messages": QUESTION, "max_tokens": 2},
     TEXT: {"prompt": "abc", "max_tokens": 2},
+    RESPONSES: {"input": "abc", "max_output_tokens": 2},
     "/tokenize": {"content": "abc"},
     "/detokenize": {"tokens": [1, 2]},
 }
@@ -70,7 +71,7 @@ def generated(description: dict, rng: random.Random) -> tuple[str, dict]:
         body[name] = rng.choice(ODD)
     if rng.random() < 0.1:
         del body[rng.choice(sorted(body))]
-    if path in (CHAT, TEXT):  # what is right by chance must not take long
+    if path in (CHAT, TEXT, RESPONSES):  # what is right by chance must not take long
         body.setdefault("max_tokens", 2)
     return path, body
 
@@ -100,6 +101,41 @@ def test_no_extreme_value_of_one_field_is_the_servers_fault(server):
                 for value in EXTREME:
                     allowed(client.post(server.url + path, json=good | {name: value}), name, value)
     works(server)
+
+
+FREE = {
+    CHAT: [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 7777}}}]},
+        {"tool_choice": {"type": "function", "function": {"name": "f"}, "more": 7777}},
+        {"chat_template_kwargs": {"a": [{"b": 7777}]}},
+        {"json_schema": {"maximum": 7777}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"maximum": 7777}}}},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}, "more": 7777}]}]},
+    ],
+    RESPONSES: [
+        {"tools": [{"type": "function", "name": "f", "parameters": {"maximum": 7777}}]},
+        {
+            "tools": [{"type": "function", "name": "f"}],
+            "tool_choice": {"type": "function", "name": "f", "a": 7777},
+        },
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"maximum": 7777}}}},
+        {"input": [{"role": "user", "content": "a", "more": 7777}]},
+    ],
+}
+"""Bodies with places for any JSON, in which 7777 is a number."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_what_is_no_number_in_json_is_refused_wherever_it_stands(server, number, stream):
+    """Some of it comes back in the answer, which could then not be written."""
+    for path, bodies in FREE.items():
+        for fields in bodies:
+            data = json.dumps(GOOD[path] | fields | {"stream": stream}).replace("7777", number)
+            answer = send(server, path, data.encode())
+            assert answer.status_code == 400, (path, fields)
+            named = answer.json()["error"]["param"]
+            assert named.split("[")[0].split(".")[0] in fields
 
 
 BY_HAND = {

@@ -185,6 +185,17 @@ def test_a_conversation_goes_on(client, says, llm):
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
 
 
+@pytest.mark.parametrize(
+    "broken", [CALL[:-15], CALL.replace('"a": 1', "a: 1"), CALL.replace("1", '"\\u0000"')]
+)
+def test_a_conversation_goes_on_behind_a_call_that_is_no_json(client, says, llm, broken):
+    says(f"Sum.\n{CALL}\n{broken}", "Well.")
+    first = create(client, tools=[TOOL])
+    assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
+    assert create(client, "Why?", previous_response_id=first.id).output_text == "Well."
+    assert llm.prompts[1].count("<tool_call>") == 1
+
+
 def test_what_is_not_to_be_kept_is_not(client, says):
     says("Blue.")
     response = create(client, store=False)
@@ -231,7 +242,8 @@ def test_items_of_every_kind(client, says, llm):
                 "role": "developer",
                 "content": [{"type": "input_text", "text": "Be "}, {"type": "input_text", "text": "kind."}],
             },
-            {"type": "message", "role": "user", "content": "One?"},
+            {"type": None, "role": "user", "content": "One?"},
+            {"type": "reasoning", "id": "rs_0", "summary": [], "content": None, "encrypted_content": "a"},
             {
                 "type": "reasoning",
                 "id": "rs_1",
@@ -265,6 +277,7 @@ def test_items_of_every_kind(client, says, llm):
         ({"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": "a\0b"}, "input"),
+        ({"instructions": "a\0b"}, "instructions"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "a"}}, "prompt"),
@@ -318,7 +331,11 @@ def test_the_store_is_bounded():
     for name in "abc":
         store.add(name, Kept({"id": name}, [{"content": name}]))
     assert [name for name in "abc" if store.get(name)] == ["b", "c"]
-    store.add("d", Kept({"id": "d"}, [{"content": "x" * 980}]))
+    store.add("d", Kept({"id": "d"}, [{"content": "x" * 960}]))
     assert [name for name in "abcd" if store.get(name)] == ["d"]
-    store.add("e", Kept({"id": "e"}, [{"content": "x" * 2000}]))
-    assert store.get("e") is None
+    for kept in (
+        Kept({"id": "e"}, [{"content": "x" * 2000}]),
+        Kept({"id": "e", "instructions": "x" * 2000}, [{"content": "x"}]),
+    ):
+        store.add("e", kept)
+        assert store.get("e") is None

@@ -243,6 +243,16 @@ def test_thoughts_that_the_prompt_opened(r1):
     )
 
 
+@pytest.mark.parametrize(
+    "name", ["template", "self", "messages", "tools", "add_generation_prompt", "variables"]
+)
+def test_no_variable_of_the_request_stands_in_for_what_the_template_is_told_otherwise(r1, name):
+    for value in (False, 1, [], {}):
+        variables = {"chat_template_kwargs": {name: value}}
+        choice = r1.both("Well.\n</think>\n\nYes.", tools=openai.NOT_GIVEN, extra_body=variables)
+        assert (choice.message.reasoning_content, choice.message.content) == ("Well.", "Yes.")
+
+
 def test_an_answer_of_a_given_form_has_no_thoughts(r1):
     choice = r1.both('{"a": 1}', tools=openai.NOT_GIVEN, response_format={"type": "json_object"})
     assert choice.message.content == '{"a": 1}'
@@ -284,6 +294,8 @@ def test_thinking_is_switched_off(qwen):
             },
             "messages",
         ),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [*QUESTION, {"role": "tool", "content": None}]}, "messages[1].content"),
         ({"tools": "all"}, "tools"),
     ],
 )

@@ -84,7 +84,7 @@ def test_tags_come_from_the_template() -> None:
 
 
 def test_thinking_that_a_variable_turns_off() -> None:
-    assert reasoning_tags(template(OPTIONAL), enable_thinking=False) == TAGS
+    assert reasoning_tags(template(OPTIONAL), {"enable_thinking": False}) == TAGS
     assert reasoning_tags(template(OPTIONAL)) == TAGS
 
 

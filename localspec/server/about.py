@@ -64,18 +64,18 @@ def about_routes(service: Service) -> APIRouter:
 
 def token_routes(service: Service) -> APIRouter:
     """Text to token ids and back."""
-    router, settings = APIRouter(), service.settings
+    router = APIRouter()
 
     @router.post("/tokenize", **takes(TokenizeRequest))
     async def tokenize(request: Request) -> Response:
         """Ids of a text."""
-        body = await read_body(request, TokenizeRequest, settings.max_body)
+        body = await read_body(request, TokenizeRequest, service)
         return Json(await _in_thread(_tokenize, service.llm, body))
 
     @router.post("/detokenize", **takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """The text of ids."""
-        body = await read_body(request, DetokenizeRequest, settings.max_body)
+        body = await read_body(request, DetokenizeRequest, service)
         return Json({"content": await _in_thread(service.llm.detokenize, body.tokens)})
 
     return router

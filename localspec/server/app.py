@@ -69,7 +69,7 @@ def create_app(
     app.add_middleware(Guard, service=service)
     if settings.cors:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors), allow_methods=["GET", "POST"],
+            CORSMiddleware, allow_origins=list(settings.cors), allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"], expose_headers=["Retry-After"],
         )  # fmt: skip
     return app

@@ -12,15 +12,23 @@ from starlette.requests import ClientDisconnect
 
 from localspec.decoding.checks import shown
 from localspec.server.faults import ApiError, bad_request, client_gone
+from localspec.server.service import Service
 
 T = TypeVar("T", bound=BaseModel)
 SMALL = 64 * 1024
 """Bytes that are read faster than a thread starts."""
 
 
-async def read_body(request: Request, kind: type[T], max_bytes: int) -> T:
-    """The body as `kind`. Raises `ApiError`: 413 for too many bytes, 400 naming the field otherwise."""
-    data = await _read(request, max_bytes)
+async def read_body(request: Request, kind: type[T], service: Service) -> T:
+    """The body as `kind`. Raises `ApiError`: 413 for too many bytes, 400 naming the field otherwise.
+
+    A client that leaves half-way is a 499, and one that still sends when the server stops is a 503.
+    """
+    try:
+        async with service.until_stopped():
+            data = await _read(request, service.settings.max_body)
+    except ClientDisconnect:
+        raise client_gone() from None
     if len(data) <= SMALL:
         return parse(data, kind)
     return await asyncio.to_thread(parse, data, kind)
@@ -31,13 +39,10 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
     data = bytearray()
-    try:
-        async for piece in request.stream():
-            data += piece
-            if len(data) > max_bytes:
-                raise _too_large(max_bytes)
-    except ClientDisconnect:
-        raise client_gone() from None
+    async for piece in request.stream():
+        data += piece
+        if len(data) > max_bytes:
+            raise _too_large(max_bytes)
     return bytes(data)
 
 

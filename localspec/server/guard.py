@@ -55,7 +55,9 @@ class Guard:
         if key is None or path in OPEN_PATHS:
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), key.encode()):
+        if scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip(" \t").encode("latin-1"), key.encode()
+        ):
             return None
         return ApiError(
             401,

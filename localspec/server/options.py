@@ -94,11 +94,12 @@ def text_of(content: str | Sequence[Part] | None, param: str) -> str:
 
 
 def _part_text(part: Part, param: str) -> str:
-    text = part.refusal if part.type == "refusal" else part.text
+    name = "refusal" if part.type == "refusal" else "text"
+    text: str | None = getattr(part, name)
     if part.type not in ("text", "input_text", "output_text", "refusal"):
         raise bad_request(f"{param}.type is {part.type!r}. This model reads text only.", f"{param}.type")
     if text is None:
-        raise bad_request(f"{param}.text is missing.", f"{param}.text", "missing_required_parameter")
+        raise bad_request(f"{param}.{name} is missing.", f"{param}.{name}", "missing_required_parameter")
     return text
 
 

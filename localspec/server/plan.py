@@ -20,6 +20,8 @@ from localspec.text.tool_calls import OPENERS
 SHOWN_TOKENS = (*OPENERS, "[ARGS]", "[CALL_ID]", *(tag for tags in KNOWN_TAGS for tag in tags))
 """Control tokens in some vocabularies, which the readers must see."""
 THINKS = "enable_thinking"
+MAY_BE_SILENT = ("assistant", "function")
+"""Roles whose messages need no content."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
     options = _with_calls(answer_options(body, settings), use, form)
     constrained = "json_schema" in options or "grammar" in options
     variables = _variables(body, llm, constrained)
-    tags = reasoning_tags(llm.template, **variables)
+    tags = reasoning_tags(llm.template, variables)
     beginning = _beginning(tags, use, form, constrained)
     ids = llm.render(
         plain_messages(body.messages), tools=use.tools, template_variables=variables, beginning=beginning
@@ -81,6 +83,8 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _plain_message(message: Message, param: str) -> dict[str, Any]:
+    if message.content is None and message.role not in MAY_BE_SILENT:
+        raise bad_request(f"{param}.content is missing.", f"{param}.content", "missing_required_parameter")
     plain: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
         "content": text_of(message.content, f"{param}.content"),

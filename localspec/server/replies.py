@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -50,4 +51,6 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for text in self._texts:
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            # Where texts are ready and the client takes them, nothing above waits: /health would, and the client's end.
+            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -11,6 +11,7 @@ from localspec.server.faults import bad_request
 from localspec.server.options import text_of
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.schemas import ChatRequest, JsonSchema, Message, Part, ResponseFormat, Sampling
+from localspec.text.messages import checked_text
 
 Messages = list[dict[str, Any]]
 ROLES = ("system", "developer", "user", "assistant")
@@ -22,6 +23,7 @@ def chat_request(body: ResponseRequest, earlier: Sequence[Mapping[str, Any]]) ->
     earlier: messages of the response before. Raises `ApiError` naming the field that is not usable.
     """
     refuse_unsupported(body)
+    checked_text(body.instructions or "", "The text", name="instructions")
     conversation = [*map(dict, earlier), *input_messages(body.input)]
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
     sampling = {name: getattr(body, name) for name in Sampling.model_fields}
@@ -68,7 +70,8 @@ def input_messages(given: str | Sequence[Mapping[str, Any]]) -> Messages:
     thoughts = ""
     for index, item in enumerate(given):
         if item.get("type") == "reasoning":
-            thoughts += _text(item.get("content"), f"input[{index}].content")
+            if item.get("content") is not None:  # other servers give a summary alone
+                thoughts += _text(item["content"], f"input[{index}].content")
             continue
         _add(messages, _message(item, f"input[{index}]"))
         if thoughts and messages[-1]["role"] == "assistant":
@@ -89,7 +92,7 @@ def one_system(messages: Messages) -> Messages:
 
 
 def _message(item: Mapping[str, Any], param: str) -> dict[str, Any]:
-    kind = item.get("type", "message")
+    kind = "message" if item.get("type") is None else item["type"]
     if kind == "function_call":
         function = {name: _string(item, name, param) for name in ("name", "arguments")}
         call = {"id": _string(item, "call_id", param), "type": "function", "function": function}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from localspec.server.schemas import Body, Sampling
+from localspec.server.schemas import Body, JsonObject, Sampling
 
 
 class TextFormat(Body):
@@ -15,7 +15,7 @@ class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    schema_: JsonObject | bool | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -36,13 +36,13 @@ class Reasoning(Body):
 class ResponseRequest(Sampling):
     """POST /v1/responses."""
 
-    input: str | list[dict[str, Any]]
+    input: str | list[JsonObject]
     instructions: str | None = None
     max_output_tokens: int | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
@@ -52,5 +52,5 @@ class ResponseRequest(Sampling):
     include: list[str] | None = None
     top_logprobs: int | None = None
     background: bool | None = None
-    conversation: str | dict[str, Any] | None = None
-    prompt: dict[str, Any] | None = None
+    conversation: str | JsonObject | None = None
+    prompt: JsonObject | None = None

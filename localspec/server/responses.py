@@ -22,7 +22,7 @@ from localspec.server.replies import Json
 from localspec.server.response_input import chat_request
 from localspec.server.response_items import OutputItems
 from localspec.server.response_schemas import ResponseRequest
-from localspec.server.response_store import Kept, ResponseStore
+from localspec.server.response_store import Kept, ResponseStore, without_broken_calls
 from localspec.server.routes import check_model
 from localspec.server.schemas import ChatRequest
 from localspec.server.service import Service
@@ -113,7 +113,8 @@ class ResponseForm:
             "timings": timings([completion.stats]),
         }
         if self._store is not None:
-            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, merged(self._deltas)]))
+            answer = without_broken_calls(merged(self._deltas))
+            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, answer]))
 
     def _state(self, kind: str) -> Payload:
         return {
@@ -193,7 +194,7 @@ def response_routes(service: Service) -> APIRouter:
     @router.post("/v1/responses", **takes(ResponseRequest))
     async def responses(request: Request) -> Response:
         """Answer a conversation."""
-        body = await read_body(request, ResponseRequest, settings.max_body)
+        body = await read_body(request, ResponseRequest, service)
         check_model(body.model, settings)
         return await respond(service, request, lambda llm: ResponseForm(body, llm, settings, store), body)
 

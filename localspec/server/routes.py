@@ -33,14 +33,14 @@ def answering_routes(service: Service) -> APIRouter:
     @router.post("/v1/chat/completions", **takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        body = await read_body(request, ChatRequest, settings.max_body)
+        body = await read_body(request, ChatRequest, service)
         check_model(body.model, settings)
         return await respond(service, request, lambda llm: ChatForm(body, llm, settings), body)
 
     @router.post("/v1/completions", **takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text."""
-        body = await read_body(request, CompletionRequest, settings.max_body)
+        body = await read_body(request, CompletionRequest, service)
         check_model(body.model, settings)
         return await respond(service, request, lambda llm: CompletionForm(body, llm, settings), body)
 

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+
+def _finite(value: Any) -> Any:
+    """`value` without infinities and NaN, which the reader of bodies lets through and no JSON can say."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("finite", "JSON with finite numbers")
+    for item in items:
+        _finite(item)
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
 
 
 class Body(BaseModel):
@@ -27,7 +42,7 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[JsonObject] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -43,7 +58,7 @@ class JsonSchema(Body):
 
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    schema_: JsonObject | bool | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -52,14 +67,14 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
-    value: dict[str, Any] | bool | None = None
+    schema_: JsonObject | bool | None = Field(None, alias="schema")
+    value: JsonObject | bool | None = None
 
 
 class Prediction(Body):
     """A text that the answer is expected to resemble: drafts come from it."""
 
-    type: Literal["content"] = "content"
+    type: Literal["content"] | None = None
     content: str | list[Part]
 
 
@@ -88,7 +103,7 @@ class Sampling(Body):
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | list[list[int | float | bool]] | None = None
     response_format: ResponseFormat | None = None
-    json_schema: dict[str, Any] | bool | None = None
+    json_schema: JsonObject | bool | None = None
     grammar: str | None = None
     prediction: Prediction | None = None
     draft_tokens: int | str | None = None
@@ -102,11 +117,11 @@ class ChatRequest(Sampling):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 class CompletionRequest(Sampling):

@@ -100,6 +100,9 @@ def tcp_socket(host: str, port: int) -> Iterator[socket.socket]:
             f"The server cannot listen on {host}:{port}: {reason}.", "Give another --host or --port."
         ) from None
     with listening:
+        # Connections inherit it. asyncio leaves them without where the listening socket was made by others, and an
+        # answer's last part then waits for the client's delayed acknowledgement: 40 ms on Linux.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listening
 
 

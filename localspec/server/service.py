@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -41,6 +41,7 @@ class Service:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="localspec-worker")
         self._places = 0
         self._jobs: set[Job] = set()
+        self._limits: set[asyncio.Timeout] = set()
 
     @property
     def llm(self) -> LLM:
@@ -57,9 +58,29 @@ class Service:
         return self._places
 
     @property
+    def receiving(self) -> int:
+        """Requests whose body is not complete."""
+        return len(self._limits)
+
+    @property
     def waiting_or_running(self) -> int:
         """Requests that the worker has."""
         return len(self._jobs)
+
+    @contextlib.asynccontextmanager
+    async def until_stopped(self) -> AsyncIterator[None]:
+        """For what depends on the client alone, such as the rest of a body. Raises `ApiError` when the server stops."""
+        if self.stopping:
+            raise stopping()
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                yield
+        except TimeoutError:
+            raise stopping() from None
+        finally:
+            self._limits.discard(limit)
 
     async def load(self, load: Callable[[], LLM]) -> None:
         """Load the engine in the worker thread."""
@@ -103,8 +124,10 @@ class Service:
         self._jobs.discard(job)
 
     def refuse(self) -> None:
-        """Take no more requests, and end those that wait."""
+        """Take no more requests, and end those that wait or are still being sent."""
         self.stopping = True
+        while self._limits:
+            self._limits.pop().reschedule(0.0)
         for job in self._jobs:
             job.end_waiting(stopping())
 

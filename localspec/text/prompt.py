@@ -11,7 +11,7 @@ from localspec.errors import InvalidRequest
 from localspec.text.literals import Literals, literals_of
 from localspec.text.messages import checked_messages, checked_text, checked_tools, checked_variables
 
-_OWN = ("self", "messages", "tools", "add_generation_prompt")
+TOLD_OTHERWISE = ("self", "messages", "tools", "add_generation_prompt")
 """Told to a template otherwise."""
 
 
@@ -72,7 +72,9 @@ def render_prompt(
     tools, variables = checked_tools(tools), checked_variables(variables)
     beginning = checked_text(beginning, "The beginning of the answer", name="beginning")
     try:
-        told = {name: hidden.hide_in(value) for name, value in variables.items() if name not in _OWN}
+        told = {
+            name: hidden.hide_in(value) for name, value in variables.items() if name not in TOLD_OTHERWISE
+        }
         shielded_tools = hidden.hide_in(tools)
     except RecursionError:
         raise InvalidRequest(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from localspec.errors import TemplateError
+from localspec.text.prompt import TOLD_OTHERWISE
 
 KNOWN_TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
 """Opening and closing tag of each family of models."""
@@ -31,22 +33,22 @@ class ReasoningTags:
     opened: bool = False
 
 
-def reasoning_tags(template: Template, **options: Any) -> ReasoningTags | None:
+def reasoning_tags(template: Template, variables: Mapping[str, Any] | None = None) -> ReasoningTags | None:
     """The tags that a chat template knows, or None for a model that does not think.
 
-    options: those the prompt will be rendered with. Whether the prompt opens the thoughts is seen in a rendered one.
+    variables: those the prompt will be rendered with. Whether the prompt opens the thoughts is seen in a rendered one.
     """
     source = template.source or ""
     for opening, closing in KNOWN_TAGS:
         if closing in source:
-            variables = {name: value for name, value in options.items() if name not in ("self", "messages")}
-            return ReasoningTags(opening, closing, _ends_with(template, opening, variables))
+            told = {name: value for name, value in (variables or {}).items() if name not in TOLD_OTHERWISE}
+            return ReasoningTags(opening, closing, _ends_with(template, opening, told))
     return None
 
 
-def _ends_with(template: Template, opening: str, options: dict[str, Any]) -> bool:
+def _ends_with(template: Template, opening: str, variables: dict[str, Any]) -> bool:
     try:
-        return template.render(_PROBE, **options).rstrip().endswith(opening)
+        return template.render(_PROBE, **variables).rstrip().endswith(opening)
     except TemplateError:  # it wants other messages than these
         return False
 
