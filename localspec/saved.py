@@ -125,16 +125,18 @@ def write_saved(path: str | os.PathLike[str], saved: Saved, engine: Engine) -> N
             file.flush()
             os.fsync(file.fileno())
         Path(unfinished).replace(path)
+        unfinished = None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        if unfinished is not None:
-            with suppress(OSError):
-                Path(unfinished).unlink()
         reason = getattr(error, "strerror", None) or error
         raise ConversationFileError(
             f"The conversation cannot be written to {path}: {reason}.",
             "Choose another place.",
             path=str(path),
         ) from error
+    finally:  # also after Ctrl-C
+        if unfinished is not None:
+            with suppress(OSError):
+                Path(unfinished).unlink()
 
 
 def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
@@ -175,6 +177,8 @@ def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
 
 
 def _unzip(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
+        raise ValueError("it is no regular file")
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("it is compressed")

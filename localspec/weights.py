@@ -13,7 +13,7 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.engine import Engine
 from localspec.engine_options import EngineOptions
-from localspec.errors import EngineClosed, LoadCancelled
+from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
 from localspec.llama.forks import is_forked
 from localspec.llama.watch import LoadWatch, watching
 from localspec.policy import describe_drafting
@@ -62,6 +62,7 @@ class Weights:
             raise
         self.warnings = list(self.engine.warnings)
         self._described = (self.engine.describe(), self.drafting)
+        self._identity = _identity(self.engine)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
 
     def __str__(self) -> str:
@@ -84,7 +85,8 @@ class Weights:
     def engine(self) -> Engine:
         """Both models, loaded again where they were freed.
 
-        Raises `EngineClosed` after `close`, and `LoadCancelled` where `cancel_loading` came before they were there.
+        Raises what a load raises, `ModelFileError` also where the target's file was replaced by another model,
+        `EngineClosed` after `close`, and `LoadCancelled` where `cancel_loading` came before they were there.
         """
         return self._engine or self._load_again(self._num_cancels)
 
@@ -107,6 +109,13 @@ class Weights:
                 if self._closed:
                     raise _closed() from None
                 raise
+            if _identity(engine) != self._identity:
+                engine.close()
+                raise ModelFileError(
+                    f"{order.target} is another model than the one that was loaded from there before.",
+                    "Put the file back, or load the new one as an LLM of its own.",
+                    path=str(order.target),
+                )
             self._engine = engine
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
             return engine
@@ -187,6 +196,13 @@ class Weights:
                 return self._calibrate(notify)
         self.adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
         return self.adaptive
+
+
+def _identity(engine: Engine) -> int:
+    """What a file must have in common with the one before it, so that ids go on to mean what they meant."""
+    facts = engine.target.model.metadata
+    values = repr(sorted(facts.key_values.items()))
+    return hash((facts.size_bytes, tuple(facts.tokens), facts.token_types, values))
 
 
 def _closed() -> EngineClosed:

@@ -342,6 +342,23 @@ def test_a_failed_save_leaves_the_old_file(llm, talk, tmp_path, monkeypatch):
         talk.save(tmp_path / "no" / "such" / "folder")
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupted_save_leaves_the_old_file_alone(talk, tmp_path, monkeypatch, error):
+    path = tmp_path / "c"
+    talk.save(path)
+    before = path.read_bytes()
+
+    def interrupt(_handle):
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr("localspec.saved.os.fsync", interrupt)
+        talk.save(path)
+    assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["c"]
+    talk.save(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
 def _full_disk():
     raise OSError(28, "No space left on device")
 
@@ -368,6 +385,12 @@ def test_no_damage_crashes_it(llm, talk, tmp_path):
         Conversation.load(llm, tmp_path / "none")
     with pytest.raises(ConversationFileError, match="directory"):
         Conversation.load(llm, tmp_path)
+
+
+def test_a_device_is_not_read(llm):
+    """Some never end."""
+    with pytest.raises(ConversationFileError, match="regular"):
+        Conversation.load(llm, os.devnull)
 
 
 @pytest.mark.parametrize(

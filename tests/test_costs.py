@@ -71,12 +71,14 @@ def test_calibration_finds_the_curve_and_leaves_the_context_empty(curve):
     assert context.length(0) == 0
 
 
-def test_calibration_of_a_tiny_context():
+@pytest.mark.parametrize("n_ctx", [1, 2, 3, 12])
+@pytest.mark.parametrize("verifies", [True, False])
+def test_calibration_of_a_tiny_context(n_ctx, verifies):
     clock, row = Clock(), random_model(8, 1)
     context = TimedContext(clock, table(CURVES["Q4_0"]), lambda length: row((length,)))
-    context.n_ctx, context.n_outputs = 12, 4
-    measured = calibrate(context, verifies=True, clock=clock).table
-    assert max(measured.seconds) <= 4 and measured.time(1) > 0
+    context.n_ctx, context.n_outputs = n_ctx, 4
+    measured = calibrate(context, verifies=verifies, clock=clock).table
+    assert max(measured.seconds) <= max(n_ctx // 2, 1) and measured.time(1) > 0
 
 
 def test_a_busy_machine_is_noticed_and_the_least_times_are_taken():

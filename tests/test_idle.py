@@ -115,6 +115,27 @@ def test_files_named_from_a_folder_are_found_again_from_another(files, tmp_path,
         assert llm.generate("abc", **GREEDY).ids == expected
 
 
+def test_a_file_that_was_replaced_by_another_model_is_not_loaded_again(files, tmp_path):
+    """Ids that were checked or kept before would mean other texts, or none."""
+    path = tmp_path / "here.gguf"
+    path.write_bytes(files["target"].read_bytes())
+    with LLM.from_files(path, n_ctx=512, draft_tokens=3) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+        talk = llm.conversation(**GREEDY)
+        list(talk.ask("x"))
+        stream = llm.stream([299], **GREEDY)
+        for changes in ({"n_vocab": 310}, {"changed_tokens": {100: "other"}}):
+            llm.unload()
+            path.unlink()
+            write_llama(path, seed=1, **changes)
+            for use in (lambda: list(talk.ask("y")), lambda: next(stream), lambda: llm.tokenize("abc")):
+                with pytest.raises((ModelFileError, StopIteration), match=r"another model|^$"):
+                    use()
+            assert not llm.loaded and len(talk.turns) == 1
+        path.write_bytes(files["target"].read_bytes())
+        assert llm.generate("abc", **GREEDY).ids == expected
+
+
 def test_close_stops_the_timer_and_an_unloaded_engine_stays_closed(files):
     llm = load(files, unload_after=0.01)
     eventually(lambda: not llm.loaded)

@@ -164,7 +164,7 @@ FAULTS = {
         "forced tokens", SAMPLER, "Sampler.__call__", "history[self.num_prompt :]", "history",
     ),
     "a callback's answer thrown away": (
-        "processors", SAMPLER, "_processed", "given if returned is None else np.asarray(returned, dtype=np.float32)",
+        "processors", SAMPLER, "_processed", "given if returned is None else _reals(returned)",
         "given",
     ),
 }  # fmt: skip

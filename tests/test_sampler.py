@@ -106,6 +106,8 @@ def test_the_row_is_never_changed():
         (5.0, r"an array of shape \(\)"),
         ([0, 0, math.nan, 0], "NaN or infinity"),
         ([0, 0, math.inf, 0], "NaN or infinity"),
+        ([0, 0, 1e300, 0], "NaN or infinity"),
+        ([0, 0, 1j, 0], "must return the logits"),
     ],
 )
 def test_what_a_callback_returns_is_checked(returned, what):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -74,6 +76,15 @@ def test_the_whole_vocabulary_is_never_sorted(monkeypatch):
     logits = np.random.default_rng(0).normal(size=151_936).astype(np.float32) * 3
     for params in (SamplingParams(), SamplingParams(top_k=0), SamplingParams(**OFF)):
         distribution(logits, params)
+
+
+@pytest.mark.parametrize(
+    "twin", [copy.copy, copy.deepcopy, lambda params: pickle.loads(pickle.dumps(params))]
+)
+def test_params_go_to_another_process(twin):
+    params = SamplingParams(temperature=0.3, logit_bias={3: -math.inf, 4: 2.5}, stop=["a"], seed=7)
+    again = twin(params)
+    assert again == params and isinstance(again.logit_bias, type(params.logit_bias))
 
 
 @pytest.mark.parametrize("temperature", [0, 0.0, 1e-6])

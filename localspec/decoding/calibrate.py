@@ -65,7 +65,8 @@ def _measured(
     clock: Callable[[], float],
 ) -> Calibration:
     bench = _Bench(context, verifies, min_width, clock)
-    limit = min(context.n_batch, context.n_outputs if verifies else context.n_batch, context.n_ctx // 2)
+    most = min(context.n_batch, context.n_outputs) if verifies else context.n_batch
+    limit = max(min(most, context.n_ctx // 2), 1)
     widths = [width for width in (WIDTHS if verifies else DRAFT_WIDTHS) if width <= limit]
     near, far = min(SHORT, context.n_ctx // 4), min(LONG, context.n_ctx // 2)
     bench.fill(near)

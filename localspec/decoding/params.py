@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 from localspec.decoding.checks import as_integer, as_number, shown
@@ -72,6 +73,11 @@ class SamplingParams:
         checked["logit_bias"] = MappingProxyType(_checked_bias(self.logit_bias))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For pickle and copy, which cannot read a mapping that nobody may change."""
+        values = {**self.__dict__, "logit_bias": dict(self.logit_bias)}
+        return partial(SamplingParams, **values), ()
 
     @property
     def greedy(self) -> bool:

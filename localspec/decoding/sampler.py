@@ -106,13 +106,21 @@ class Sampler:
         )
 
 
+def _reals(values: object) -> Logits:
+    array = np.asarray(values)
+    if np.iscomplexobj(array):
+        raise TypeError("complex numbers have no order")
+    return array.astype(np.float32, copy=False)
+
+
 def _processed(processor: LogitsProcessor, history: Sequence[int], logits: Logits) -> Logits:
     """What a callback makes of the logits. Raises `InvalidRequest` for what is no row of logits."""
     given = logits.copy()
     # Copies: what a callback does to them must reach neither the next one nor the grammar.
     returned = processor(list(history), given)
     try:
-        result = given if returned is None else np.asarray(returned, dtype=np.float32)
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused below
+            result = given if returned is None else _reals(returned)
     except (TypeError, ValueError):
         raise InvalidRequest(
             f"A logits processor returned {shown(returned)}.",
