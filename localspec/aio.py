@@ -13,7 +13,7 @@ from localspec.background import LoadProgress
 from localspec.engine import StrPath
 from localspec.llm import LLM
 from localspec.request import AnswerOptions, Chunk, Completion, Messages
-from localspec.turns import AnswerStream
+from localspec.turns import AnswerStream, closed
 
 
 class AsyncAnswer(AsyncIterator[Chunk]):
@@ -148,7 +148,8 @@ class AsyncLLM:
         completion = None
         async for chunk in AsyncAnswer(lambda: self.llm.start(prompt, **options)):
             completion = chunk.completion
-        assert completion is not None, "the last chunk carries the completion"
+        if completion is None:  # closed between two of its chunks
+            raise closed()
         return completion
 
     def ask(self, start: Callable[..., AnswerStream], *arguments: Any, **options: Any) -> AsyncAnswer:

@@ -34,7 +34,7 @@ from localspec.request import (
 from localspec.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
 from localspec.store.usage import record_use
 from localspec.text.prompt import render_prompt, text_prompt
-from localspec.turns import AnswerStream, Ticket, Turns
+from localspec.turns import AnswerStream, Ticket, Turns, closed
 from localspec.weights import Order, Weights
 
 log = logging.getLogger(__name__)
@@ -243,7 +243,8 @@ class LLM:
         completion = None
         for chunk in self.start(prompt, **options):
             completion = chunk.completion
-        assert completion is not None, "the last chunk carries the completion"
+        if completion is None:  # closed between two of its chunks
+            raise closed()
         return completion
 
     def start(self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:

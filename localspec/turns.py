@@ -17,6 +17,11 @@ from localspec.request import Chunk, Completion
 POLL_SECONDS = 0.01
 
 
+def closed() -> EngineClosed:
+    """The error of whoever uses an engine that was closed."""
+    return EngineClosed("The engine was closed.", "Load it again.")
+
+
 class Flag(Protocol):
     """Stops forward passes while it is set."""
 
@@ -301,4 +306,4 @@ class Turns:
             # It ends with the process. An error would be the last thing the user sees of a program that ended well.
             self._changed.wait()
         if self._closing:
-            raise EngineClosed("The engine was closed.", "Load it again.")
+            raise closed()

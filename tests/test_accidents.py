@@ -19,6 +19,7 @@ from localspec.aio import AsyncLLM
 from localspec.decoding import calibrate
 from localspec.errors import EngineBusy, EngineClosed, InvalidRequest
 from localspec.llama.watch import current_watch
+from localspec.turns import AnswerStream
 
 from .tinygguf import write_llama
 
@@ -224,6 +225,24 @@ def test_threads_that_read_one_stream_share_its_chunks(load):
         thread.join(SECONDS)
     assert sorted(chunk.tokens for chunk in chunks) == sorted(chunk.tokens for chunk in expected)
     assert sum(chunk.completion is not None for chunk in chunks) == 1
+
+
+def test_close_between_two_chunks_of_a_whole_answer(load, monkeypatch):
+    """`generate` has no more chunks then, and no completion to return."""
+    llms = [load(), load()]
+
+    def closing(self, _next=AnswerStream.__next__):
+        chunk = _next(self)
+        for llm in llms:
+            if llm._turns is self._turns:
+                llm.close()
+        return chunk
+
+    monkeypatch.setattr(AnswerStream, "__next__", closing)
+    with pytest.raises(EngineClosed):
+        llms[0].generate("abc", **GREEDY)
+    with pytest.raises(EngineClosed):
+        asyncio.run(AsyncLLM(llms[1]).generate("abc", **GREEDY))
 
 
 # Conversations
