@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -235,12 +236,15 @@ def launch(argv: list[str]) -> int:
 
 
 def wait_for(argv: list[str]) -> int:
-    child = subprocess.Popen(argv)
-    while True:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            continue  # the child has had Ctrl-C too, and decides what it means
+    """Run the program to its end. It gets Ctrl-C too and decides what it means: here it is passed over.
+
+    Not caught: an exception that comes when the program has just ended loses its exit code.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.Popen(argv).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_tests(args: list[str]) -> int:
