@@ -118,9 +118,13 @@ def generate(
     constraint: Constraint | None = None,
     processors: Sequence[LogitsProcessor] = (),
     sampler: Sampler | None = None,
+    enough: int | None = None,
     **sizes: int,
 ) -> tuple[list[int], list[Step]]:
-    """Run the real loop to its end; checks the invariant after every round. Returns the new ids and the steps."""
+    """Run the real loop to its end, or until `enough` ids are there; checks the invariant after every round.
+
+    Returns the new ids and the steps.
+    """
     session = session or Session(FakeContext(target, n_vocab, **sizes))
     generation = Generation(
         session,
@@ -135,6 +139,8 @@ def generate(
     for step in run(generation):
         steps.append(step)
         check_invariant(generation, drafter)
+        if enough is not None and len(generation.sequence) - len(prompt) >= enough:
+            break
     return generation.sequence[len(prompt) :], steps
 
 

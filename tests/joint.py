@@ -64,6 +64,7 @@ def count_joint(
             seed=seed,
             make_rule=make_rule,
             controller=make_controller() if make_controller else None,
+            enough=length,
         )
         counts[tuple(tokens[:length])] += 1
     return counts

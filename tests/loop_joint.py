@@ -127,6 +127,7 @@ def answers(
         tokens, _ = generate(
             target, drafter, n_vocab=V, params=sampler.params, sampler=sampler, prompt=PROMPT, seed=seed,
             num_draft_tokens=num_draft_tokens, make_rule=make_rule, eog=case.eog, session=session,
+            enough=length,
         )  # fmt: skip
         found.append(tuple(tokens[:length]))
     return found

@@ -6,6 +6,8 @@ K + 2 tokens reach into the round behind a full acceptance: a wrong bonus token 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import pytest
 
@@ -100,10 +102,21 @@ class ConfidentStop(FixedLength):
         return ConfidentPlan(min(self.num_draft_tokens, limit))
 
 
+@cache
+def right(temperature: float = 1.0, options: str = "none", **settings: Any) -> float:
+    """p-value of the law on the source as it is."""
+    return law(mediocre, temperature=temperature, options=options, **settings)
+
+
+def is_seen(settings: dict[str, Any]) -> bool:
+    """Whether what is planted breaks the law: most faults show in few runs already."""
+    return any(law(mediocre, runs=runs, **settings) < THRESHOLD for runs in (RUNS // 4, RUNS, 4 * RUNS))
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("options", list(OPTIONS))
 def test_model_draft(temperature, options):
-    assert law(mediocre, temperature=temperature, options=options) > THRESHOLD
+    assert right(temperature, options) > THRESHOLD
 
 
 @pytest.mark.parametrize("num_draft_tokens", [0, 1, 3])
@@ -221,10 +234,10 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("fault", list(MUTATIONS))
 def test_a_planted_fault_breaks_the_law(fault):
-    module, function, right, wrong, settings = MUTATIONS[fault]
-    assert law(mediocre, **settings) > THRESHOLD
-    with planted(module, function, right, wrong):
-        assert law(mediocre, runs=4 * RUNS, **settings) < THRESHOLD
+    module, function, present, wrong, settings = MUTATIONS[fault]
+    assert right(**settings) > THRESHOLD
+    with planted(module, function, present, wrong):
+        assert is_seen(settings)
 
 
 def test_ids_outside_the_targets_vocabulary_would_be_seen():

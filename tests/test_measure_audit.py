@@ -34,7 +34,8 @@ PROMPTS = [
     Prompt("talk", ("one the other and then the next of them, in the tin",), system="Be brief."),
     Prompt("code", ("for a in b: print(a); for b in a: print(b); then return the other one",)),
 ]
-RUNS = 1500
+RUNS = 800
+"""The faults below then give p-values of 1e-15 and less, where 1e-6 is asked for."""
 
 
 def quiet(label: str) -> None:
