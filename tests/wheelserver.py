@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +23,7 @@ class Index:
     faults:       one per request of a wheel: "truncate", "stall", "html" or "damaged" (other bytes).
     hashes:       whether pages tell the sha256 of wheels, as the public index does.
     chunk_pause:  seconds between pieces of 16 kB.
+    on_stall:     called before the half of a wheel is sent that is followed by nothing.
     """
 
     folder: Path
@@ -32,12 +33,14 @@ class Index:
     chunk_pause: float = 0.0
     served: int = 0
     asked: list[str] = field(default_factory=list)
+    on_stall: Callable[[], None] = lambda: None
     url: str = ""
     closing: threading.Event = field(default_factory=threading.Event)
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # heads and bodies are written apart
     index: ClassVar[Index]
 
     def log_message(self, *_: Any) -> None:
@@ -79,6 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "html":
             self.reply("text/html", b"<html>log in</html>")
             return
+        if fault == "stall":
+            index.on_stall()
         body = wheel.read_bytes()
         if fault == "damaged":
             body = bytes(255 - byte for byte in body)
