@@ -62,40 +62,36 @@ def real_llm(real_paths) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def q4_0_paths(real_paths, tmp_path_factory) -> Iterator[list[Path]]:
-    """The default pair requantized to pure Q4_0."""
-    with _requantized(real_paths, "q4_0", tmp_path_factory) as files:
-        yield files
+def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
+    """The default pair in strict mode, its target requantized to pure Q4_0; one engine for all tests.
 
-
-@pytest.fixture(scope="session")
-def strict_llm(q4_0_paths) -> Iterator[object]:
-    """The pure Q4_0 pair in strict mode; one engine for all tests."""
+    The draft stays as downloaded: its rounding must not matter.
+    """
     from localspec import LLM
 
-    with LLM.from_files(*q4_0_paths, n_ctx=2048, strict=True, draft_tokens=3) as llm:
+    target, draft = real_paths
+    with (
+        _requantized(target, "q4_0", tmp_path_factory) as path,
+        LLM.from_files(path, draft, n_ctx=2048, strict=True, draft_tokens=3) as llm,
+    ):
         yield llm
 
 
 @contextmanager
-def _requantized(paths, form: str, tmp_path_factory) -> Iterator[list[Path]]:
+def _requantized(path, form: str, tmp_path_factory) -> Iterator[Path]:
     from localspec.llama.quantize import requantize
 
-    folder = tmp_path_factory.mktemp(form)
-    files = []
-    for path in paths:
-        files.append(folder / path.name.replace("q4_k_m", form))
-        requantize(path, files[-1], form)
-    yield files
-    for file in files:
-        file.unlink()
+    file = tmp_path_factory.mktemp(form) / f"{path.stem}-{form}.gguf"
+    requantize(path, file, form)
+    yield file
+    file.unlink()
 
 
 @pytest.fixture(scope="session")
-def bf16_path(real_paths, tmp_path_factory) -> Iterator[Path]:
-    """The default pair's draft in BF16 (1 GB): a small target of that format."""
-    with _requantized(real_paths[1:], "bf16", tmp_path_factory) as files:
-        yield files[0]
+def bf16_path(smollm_path, tmp_path_factory) -> Iterator[Path]:
+    """The small model in BF16 (270 MB): a target of that format."""
+    with _requantized(smollm_path, "bf16", tmp_path_factory) as file:
+        yield file
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.measure import audit_sampled
 from localspec.measure.audit import Audit, AuditOptions
-from localspec.measure.audit_sampled import SampledAudit
+from localspec.measure.audit_sampled import MODEL, SampledAudit, Subject
 from localspec.measure.prompts import builtin_prompts, choose
 
 from .mutation import planted
@@ -40,7 +41,9 @@ def test_a_reduced_audit_passes(real_llm):
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-def test_a_planted_fault_fails_it(real_llm, fault):
+def test_a_planted_fault_fails_it(real_llm, fault, monkeypatch):
+    """By the test closest to it alone; in test_measure_audit.py each rule fails for its own faults."""
+    monkeypatch.setattr(audit_sampled, "subjects", lambda _: [Subject("rejection", MODEL)])
     with planted(*FAULTS[fault]):
         part = SampledAudit(real_llm.engine, 2 * RUNS, lambda label: None).run(
             choose(builtin_prompts(), ("creative",), 1)

@@ -27,7 +27,7 @@ LONG = minutes(30)
 CONTEXTS = {
     "100 tokens": (minutes(4), 100),
     "600 tokens": (minutes(22), 600),
-    "1700 tokens": (minutes(64), 1700),
+    "1100 tokens": (minutes(41), 1100),
 }
 NUM_TOKENS = 40
 
@@ -38,19 +38,27 @@ def context(request) -> tuple[list[dict[str, str]], int]:
     return CONTEXTS[request.param]
 
 
-def test_greedy_ids_do_not_depend_on_drafting(strict_llm, context):
+@pytest.fixture(scope="module")
+def greedy(strict_llm, context):
+    """The target alone."""
     messages, size = context
-    settings = {"temperature": 0, "max_tokens": NUM_TOKENS}
-    plain = strict_llm.generate(messages, draft_tokens="off", **settings)
+    plain = strict_llm.generate(messages, draft_tokens="off", temperature=0, max_tokens=NUM_TOKENS)
     assert plain.stats.drafted == 0
     assert abs(plain.stats.prompt_tokens - size) < 0.25 * size
+    return plain
+
+
+def test_greedy_ids_do_not_depend_on_drafting(strict_llm, context, greedy):
+    messages, _ = context
     for num_draft_tokens in (1, 3, 7):
-        drafted = strict_llm.generate(messages, draft_tokens=num_draft_tokens, **settings)
+        drafted = strict_llm.generate(
+            messages, draft_tokens=num_draft_tokens, temperature=0, max_tokens=NUM_TOKENS
+        )
         assert drafted.stats.accepted > 0
-        assert drafted.ids == plain.ids
+        assert drafted.ids == greedy.ids
 
 
-def test_ids_do_not_depend_on_the_controller(strict_llm, context, monkeypatch):
+def test_ids_do_not_depend_on_the_controller(strict_llm, context, greedy, monkeypatch):
     """Costs that make every decision come up: model and n-gram drafts of changing length, padded passes."""
     messages, _ = context
     curve = {1: 1.0, 2: 1.9, 4: 1.2, 8: 1.4, 16: 1.8, 32: 2.6}
@@ -61,8 +69,8 @@ def test_ids_do_not_depend_on_the_controller(strict_llm, context, monkeypatch):
     monkeypatch.setattr(strict_llm._weights, "adaptive", controller)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
-    for settings in ({"temperature": 0}, {"seed": 3}):
-        plain = strict_llm.generate(messages, draft_tokens="off", max_tokens=NUM_TOKENS, **settings)
+    sampled = strict_llm.generate(messages, draft_tokens="off", max_tokens=NUM_TOKENS, seed=3)
+    for plain, settings in ((greedy, {"temperature": 0}), (sampled, {"seed": 3})):
         adaptive = strict_llm.generate(
             messages, draft_tokens="auto", prediction="The sky is blue", max_tokens=NUM_TOKENS, **settings
         )
@@ -89,8 +97,9 @@ def test_the_strict_form_of_k_quants(real_paths):
         same_with_and_without_a_draft(llm, minutes(11), 12, lengths=(4,))
 
 
-def test_the_strict_form_of_bf16(bf16_path, q4_0_paths):
-    with LLM.from_files(bf16_path, q4_0_paths[1], n_ctx=1024, strict=True, draft_tokens=3) as llm:
+def test_the_strict_form_of_bf16(bf16_path, smollm_path):
+    """Drafted for by the same weights in four bits."""
+    with LLM.from_files(bf16_path, smollm_path, n_ctx=1024, strict=True, draft_tokens=3) as llm:
         same_with_and_without_a_draft(llm, SHORT, 24, lengths=(1, 3))
         same_with_and_without_a_draft(llm, minutes(17), 16, lengths=(7,))
 
