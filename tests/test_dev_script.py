@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,21 @@ def project(tmp_path: Path) -> Project:
     root = tmp_path / "pro ject é"
     root.mkdir()
     return Project(root)
+
+
+@pytest.fixture(scope="module")
+def venv_of_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `python -m venv` makes: it takes seconds."""
+    folder = tmp_path_factory.mktemp("made") / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def begun(project: Project, venv_of_another: Path) -> Project:
+    """A stand-in that has a venv with pip in it, and nothing else."""
+    shutil.copytree(venv_of_another, project.root / ".venv", symlinks=True)
+    return project
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +108,8 @@ def test_cmake_args_compile_again_and_are_not_lost_by_running_without_them(ready
         assert (after.stdout.strip(), after.stderr) == ("['chat'] -DGGML_CUDA=on", "")
 
 
-def test_a_failed_compile_shows_the_log_and_the_remedy_and_the_next_run_heals(project: Project) -> None:
+def test_a_failed_compile_shows_the_log_and_the_remedy_and_the_next_run_heals(begun: Project) -> None:
+    project = begun
     done = project.run("chat", STAND_IN_COMPILER="fails")
     assert (done.returncode, done.stdout) == (1, "")
     assert "fatal error: this compiler is a stand-in" in done.stderr
@@ -103,7 +120,8 @@ def test_a_failed_compile_shows_the_log_and_the_remedy_and_the_next_run_heals(pr
     assert (healed.returncode, "making .venv" in healed.stderr) == (7, True)
 
 
-def test_without_a_compiler_a_prebuilt_wheel_is_taken_and_else_the_remedy_given(project: Project) -> None:
+def test_without_a_compiler_a_prebuilt_wheel_is_taken_and_else_the_remedy_given(begun: Project) -> None:
+    project = begun
     empty = project.root.parent / "empty"
     empty.mkdir()
     refused = project.run("chat", PATH=str(empty), **{"PROGRAMFILES(X86)": str(empty)})
@@ -145,8 +163,8 @@ def test_ctrl_c_in_the_program_is_the_programs_own(ready: Project) -> None:
     assert said.endswith("the answer so far\n")
 
 
-def test_ctrl_c_while_compiling_stops_without_a_traceback(project: Project) -> None:
-    child = project.start("setup", STAND_IN_COMPILER="never ends")
+def test_ctrl_c_while_compiling_stops_without_a_traceback(begun: Project) -> None:
+    child = begun.start("setup", STAND_IN_COMPILER="never ends")
     said = interrupt_at(child, "compiling llama.cpp")
     assert (child.returncode, "Traceback" in said) == (130, False)
     assert said.endswith("Stopped. The same command goes on from here.\n")

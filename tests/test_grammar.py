@@ -143,7 +143,7 @@ def differences(grammar: str, table=BYTES) -> list[str]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(grammars())
 def test_the_library_is_given_the_same_language(grammar):
     assert differences(grammar) == []

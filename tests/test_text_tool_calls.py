@@ -149,7 +149,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_any_arguments_any_cut(data) -> None:
     calls: list[tuple[str, dict[str, Any]]] = data.draw(
@@ -167,7 +167,7 @@ def test_any_arguments_any_cut(data) -> None:
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_any_markup_any_cut(data) -> None:
     pieces = [
