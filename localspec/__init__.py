@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from localspec.answer_stream import AnswerStream
     from localspec.background import Loading, LoadProgress
     from localspec.conversation import Conversation
     from localspec.decoding.params import SamplingParams
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from localspec.llama.memory import MemoryEstimate
     from localspec.llm import LLM
     from localspec.request import AnswerOptions, Chunk, Completion
-    from localspec.turns import AnswerStream
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 _HOMES = {
     "LLM": "localspec.llm",
     "AnswerOptions": "localspec.request",
-    "AnswerStream": "localspec.turns",
+    "AnswerStream": "localspec.answer_stream",
     "Chunk": "localspec.request",
     "Completion": "localspec.request",
     "Conversation": "localspec.conversation",

@@ -9,11 +9,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Unpack
 
+from localspec.answer_stream import AnswerStream
 from localspec.background import LoadProgress
 from localspec.engine import StrPath
 from localspec.llm import LLM
 from localspec.request import AnswerOptions, Chunk, Completion, Messages
-from localspec.turns import AnswerStream, closed
+from localspec.turns import closed
 
 
 class AsyncAnswer(AsyncIterator[Chunk]):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Unpack, cast
 
+from localspec.answer_stream import AnswerStream
 from localspec.decoding.params import SamplingParams
 from localspec.engine import Engine, StrPath
 from localspec.errors import EngineBusy, InvalidRequest
@@ -18,7 +19,6 @@ from localspec.saved import Saved, SavedTurn, read_saved, restore_cells, saved_c
 from localspec.seeds import attempt_seed
 from localspec.text.continuation import Prompt, Said, next_prompt
 from localspec.text.messages import checked_text
-from localspec.turns import AnswerStream
 
 Message = dict[str, str]
 CANCEL_SECONDS = 5.0

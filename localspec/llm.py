@@ -4,49 +4,39 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Unpack, cast
 
+from localspec.answer_stream import AnswerStream
 from localspec.answering import answer_chunks, cancelled_chunk, make_request
-from localspec.background import Loading, LoadProgress
-from localspec.calibration import Notify
 from localspec.conversation import Conversation
-from localspec.engine import Engine, StrPath
-from localspec.engine_options import engine_options
+from localspec.engine import Engine
 from localspec.errors import DecodeCancelled, LocalspecError
-from localspec.idle import IdleTimer, checked_seconds
+from localspec.idle import IdleTimer
 from localspec.llama.backend import close_at_exit
 from localspec.llama.template import ChatTemplate
-from localspec.pairs.catalogue import DEFAULT_PAIR
+from localspec.loaders import Loaders
 from localspec.request import (
     AnswerOptions,
     Chunk,
     Completion,
     Messages,
     Request,
-    check_draft_tokens,
-    check_listener,
     checked_prompt,
     text_or_items,
 )
-from localspec.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
-from localspec.store.usage import record_use
 from localspec.text.prompt import render_prompt, text_prompt
-from localspec.turns import AnswerStream, Ticket, Turns, closed
-from localspec.weights import Order, Weights
+from localspec.turns import Ticket, Turns, closed
+from localspec.weights import Weights
 
 log = logging.getLogger(__name__)
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for a running answer to stop."""
 
 
-def _ignore(sentence: str) -> None:
-    pass
-
-
-class LLM:
+class LLM(Loaders):
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
     One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
@@ -54,108 +44,10 @@ class LLM:
 
     def __init__(self, weights: Weights, unload_after: float | None = None) -> None:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
-        self._weights = weights
+        super().__init__(weights)
         self._turns = Turns(weights.cancel)
         self._idle = None if unload_after is None else IdleTimer(self, unload_after)
         close_at_exit(self)
-
-    @classmethod
-    def load(cls, name_or_target: StrPath, draft: StrPath | None = None, **options: Any) -> LLM:
-        """Load a pair by its name, `org/repo:quant`, a folder, or GGUF files; whatever `name_or_target` is.
-
-        Arguments and errors are those of `from_pair`, `from_hub`, `from_folder` and `from_files`.
-        """
-        home = options.pop("home", None)
-        return cls._from(find(name_or_target, draft, home, with_draft=not options.get("no_draft")), options)
-
-    @classmethod
-    def load_in_background(
-        cls,
-        name_or_target: StrPath,
-        draft: StrPath | None = None,
-        *,
-        on_progress: Callable[[LoadProgress], None] | None = None,
-        **options: Any,
-    ) -> Loading[LLM]:
-        """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises.
-
-        on_progress: called in the loading thread with the stage and the share done.
-        """
-        own = check_listener("notify", options.pop("notify", _ignore))
-        if on_progress is not None:
-            check_listener("on_progress", on_progress)
-
-        def start(tell: Notify) -> LLM:
-            def notify(sentence: str) -> None:
-                tell(sentence)
-                own(sentence)
-
-            return cls.load(name_or_target, draft, notify=notify, **options)
-
-        return Loading(start, on_progress)
-
-    @classmethod
-    def from_pair(cls, name: str = DEFAULT_PAIR, *, home: StrPath | None = None, **options: Any) -> LLM:
-        """Load a pair that `localspec pull` fetched. Other arguments as for `from_files`.
-
-        Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
-        """
-        return cls._from(find_pair(name, home, with_draft=not options.get("no_draft")), options)
-
-    @classmethod
-    def from_folder(cls, folder: StrPath, *, home: StrPath | None = None, **options: Any) -> LLM:
-        """Load a folder that `localspec export` made: it is only read. Arguments as for `from_files`.
-
-        Raises `CatalogueError` for a folder that is not whole, and what `from_files` raises.
-        """
-        return cls._from(find_folder(folder, home), options)
-
-    @classmethod
-    def from_hub(
-        cls, target: str, draft: str | None = None, *, home: StrPath | None = None, **options: Any
-    ) -> LLM:
-        """Load models of a hub's repositories, `org/repo:quant`, that `localspec pull` fetched and pinned.
-
-        The network is not used. Arguments as for `from_files`; raises `NotDownloaded` and what that raises.
-        """
-        return cls._from(find_on_hub(target, draft, home, with_draft=not options.get("no_draft")), options)
-
-    @classmethod
-    def from_files(
-        cls,
-        target: StrPath,
-        draft: StrPath | None = None,
-        *,
-        home: StrPath | None = None,
-        draft_tokens: int | str = "auto",
-        unload_after: float | None = None,
-        notify: Notify = _ignore,
-        **options: Any,
-    ) -> LLM:
-        """Load GGUF files. Without a draft, repeated text is drafted from the conversation itself (n-grams).
-
-        With draft_tokens "auto" the cost of a pass is measured at the first load on this machine (seconds) and kept
-        in `home`; where a draft model can pay, a copy of it is requantized there and used if it drafts faster, unless
-        `prepare_draft=False`.
-
-        unload_after: free the weights when nothing was asked for so many seconds; the next use loads them again.
-        notify: told in a sentence when something takes long. options: those of `EngineOptions`.
-        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort` or `BackendError`.
-        """
-        draft_tokens = check_draft_tokens(draft_tokens)
-        seconds = checked_seconds(unload_after)
-        check_listener("notify", notify)
-        found = find_files(target, draft, home)
-        order = Order(found.target, found.draft, engine_options(options), draft_tokens, found.home)
-        weights = Weights(order, notify)
-        record_use(found.target, found.draft if weights.engine.draft else None, home=found.home)
-        return cls(weights, seconds)
-
-    @classmethod
-    def _from(cls, found: Found, options: dict[str, Any]) -> LLM:
-        llm = cls.from_files(found.target, found.draft, home=found.home, **options)
-        llm._weights.warnings += found.warnings
-        return llm
 
     @property
     def engine(self) -> Engine:

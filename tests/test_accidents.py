@@ -16,10 +16,10 @@ import pytest
 
 from localspec import LLM, SamplingParams
 from localspec.aio import AsyncLLM
+from localspec.answer_stream import AnswerStream
 from localspec.decoding import calibrate
 from localspec.errors import EngineBusy, EngineClosed, InvalidRequest
 from localspec.llama.watch import current_watch
-from localspec.turns import AnswerStream
 
 from .tinygguf import write_llama
 

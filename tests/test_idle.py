@@ -148,19 +148,26 @@ def test_close_stops_the_timer_and_an_unloaded_engine_stays_closed(files):
     eventually(lambda: not any(thread.name == "localspec idle" for thread in threading.enumerate()))
 
 
-def test_close_while_it_is_loaded_again(files, monkeypatch):
-    """The load is told to end, and who waited for it hears that the engine is closed."""
-    llm = load(files)
-    llm.unload()
-    begun, outcome = threading.Event(), []
+def loading_until_cancelled(patch) -> threading.Event:
+    """Loads never end by themselves from now on; set once one has begun."""
+    begun = threading.Event()
 
-    def slow(*_arguments, **_options):
+    def load_engine(*_arguments, **_options):
         watch = current_watch()
         begun.set()
         eventually(lambda: watch.cancelled)
         watch.check()
 
-    monkeypatch.setattr("localspec.weights.load_engine", slow)
+    patch.setattr("localspec.weights.load_engine", load_engine)
+    return begun
+
+
+def test_close_while_it_is_loaded_again(files, monkeypatch):
+    """The load is told to end, and who waited for it hears that the engine is closed."""
+    llm = load(files)
+    llm.unload()
+    outcome: list[EngineClosed] = []
+    begun = loading_until_cancelled(monkeypatch)
 
     def ask():
         try:
@@ -180,13 +187,7 @@ def test_cancel_while_it_is_loaded_again_reaches_everybody_who_waits_and_nobody_
     with load(files) as llm:
         expected = llm.generate("abc", **GREEDY).ids
         llm.unload()
-        begun, outcome = threading.Event(), []
-
-        def slow(*_arguments, **_options):
-            watch = current_watch()
-            begun.set()
-            eventually(lambda: watch.cancelled)
-            watch.check()
+        outcome: list[LoadCancelled] = []
 
         def ask():
             try:
@@ -195,7 +196,7 @@ def test_cancel_while_it_is_loaded_again_reaches_everybody_who_waits_and_nobody_
                 outcome.append(error)
 
         with monkeypatch.context() as patched:
-            patched.setattr("localspec.weights.load_engine", slow)
+            begun = loading_until_cancelled(patched)
             threads = [threading.Thread(target=ask) for _ in range(3)]
             for thread in threads:
                 thread.start()

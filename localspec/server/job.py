@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future
 
+from localspec.answer_stream import AnswerStream
 from localspec.request import Chunk
 from localspec.server.faults import ApiError
-from localspec.turns import AnswerStream
 
 Start = Callable[[], AnswerStream]
 Event = tuple[int, Chunk]
