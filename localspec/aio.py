@@ -11,7 +11,9 @@ from typing import Any, Unpack
 
 from localspec.answer_stream import AnswerStream
 from localspec.background import LoadProgress
+from localspec.decoding.checks import shown
 from localspec.engine import StrPath
+from localspec.errors import InvalidRequest
 from localspec.llm import LLM
 from localspec.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.turns import closed
@@ -20,8 +22,9 @@ from localspec.turns import closed
 class AsyncAnswer(AsyncIterator[Chunk]):
     """The chunks of one answer, as they come.
 
-    Cancelling the task that waits for one ends the answer, and so does dropping this. The answer is decoded on while
-    nobody reads. Errors of the call itself are raised by the first chunk.
+    Cancelling the task that waits for one closes the answer, and so do `aclose` and dropping this: a conversation then
+    goes on as if it had not been asked. The answer is decoded on while nobody reads. Errors of the call itself are
+    raised by the first chunk.
     """
 
     def __init__(self, start: Callable[[], AnswerStream]) -> None:
@@ -31,27 +34,29 @@ class AsyncAnswer(AsyncIterator[Chunk]):
         try:
             item = await self._pump.items.get()
         except asyncio.CancelledError:
-            self.cancel()
+            self._pump.abandon()
             raise
         if isinstance(item, Chunk):
+            if item.completion is not None:
+                self._pump.tell(item.completion)
             return item
         self._pump.items.put_nowait(None)  # whoever reads on finds the end
         raise StopAsyncIteration if item is None else item
 
     def cancel(self) -> None:
-        """End it with finish reason `cancelled`; what was decoded can still be read."""
+        """End it with finish reason `cancelled`. The rest can be read; a conversation keeps what is read to its end."""
         self._pump.cancel()
 
     async def aclose(self) -> None:
-        """End it, and wait until the engine is free for the next."""
-        self.cancel()
+        """Close it, and wait until the engine is free for the next."""
+        self._pump.abandon()
         while isinstance(await self._pump.items.get(), Chunk):
             pass
         self._pump.items.put_nowait(None)
 
     def __del__(self) -> None:
         if "_pump" in self.__dict__:
-            self._pump.cancel()
+            self._pump.abandon()
 
 
 class _Pump:
@@ -62,7 +67,8 @@ class _Pump:
         self._start, self._loop = start, loop
         self._lock = threading.Lock()
         self._stream: AnswerStream | None = None
-        self._cancelled = False
+        self._cancelled = self._told = False
+        self._tell: Callable[[Completion], None] = lambda completion: None
         threading.Thread(target=self._run, name="localspec answer", daemon=True).start()
 
     def cancel(self) -> None:
@@ -72,10 +78,22 @@ class _Pump:
         if stream is not None:
             stream.cancel()
 
+    def abandon(self) -> None:
+        """Cancel it, and tell nobody how it ended."""
+        self._told = True
+        self.cancel()
+
+    def tell(self, completion: Completion) -> None:
+        """What the stream does for who reads it: here that is who takes the last chunk out of the queue."""
+        if self._stream is not None and not self._told:
+            self._told = True
+            self._tell(completion)
+
     def _run(self) -> None:
         try:
             stream = self._start()
             with self._lock:
+                self._tell = stream.take_over()
                 self._stream = stream
                 cancelled = self._cancelled
             if cancelled:
@@ -90,7 +108,7 @@ class _Pump:
         try:
             self._loop.call_soon_threadsafe(self.items.put_nowait, item)
         except RuntimeError:  # the loop is closed: nobody reads on
-            self.cancel()
+            self.abandon()
 
 
 class AsyncLLM:
@@ -154,7 +172,14 @@ class AsyncLLM:
         return completion
 
     def ask(self, start: Callable[..., AnswerStream], *arguments: Any, **options: Any) -> AsyncAnswer:
-        """The answer that `start` begins: `conversation.ask` or `conversation.regenerate`, with its arguments."""
+        """The answer that `start` begins: `conversation.ask` or `conversation.regenerate`, with its arguments.
+
+        `await asyncio.to_thread(conversation.save, path)` saves without holding up the loop.
+        """
+        if not callable(start):
+            raise InvalidRequest(
+                f"ask was given {shown(start)}.", 'Write ask(conversation.ask, "...").', name="start"
+            )
         return AsyncAnswer(lambda: start(*arguments, **options))
 
     def cancel(self) -> None:

@@ -61,6 +61,11 @@ class AnswerStream(Iterator[Chunk]):
         self._when_complete = tell
         return self
 
+    def take_over(self) -> Callable[[Completion], None]:
+        """Whom `when_complete` named; telling that is the caller's business from now on."""
+        tell, self._when_complete = self._when_complete, _tell_nobody
+        return tell
+
     def cancel(self) -> None:
         """End this answer with finish reason `cancelled`; from any thread, also before it began."""
         self._turns.cancel([self._ticket])

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, Unpack, cast
 
@@ -45,7 +45,7 @@ class Turn:
     question: str
     answer: str
     attempt: int
-    said: Said
+    said: Said = field(repr=False)
 
 
 class Conversation:
@@ -120,8 +120,9 @@ class Conversation:
     def save(self, path: StrPath) -> None:
         """Write it to a file, with the models' state where they hold it now; the options are not in it.
 
-        The file is replaced at once or not at all. Waits for running answers. Raises `ConversationFileError`,
-        `EngineBusy` as `ask`.
+        They hold the state of the conversation that they answered last, until they are unloaded. The file is replaced
+        at once or not at all. Waits for other answers. Raises `ConversationFileError`, `EngineBusy` as `ask`, and
+        `EngineClosed`: save before closing.
         """
         self._let_cancelled_end()
         with self._lock:

@@ -57,7 +57,7 @@ class EngineClosed(LocalspecError):
 
 
 class EngineBusy(LocalspecError):
-    """The engine is in the middle of another answer of the same thread."""
+    """Waiting would never end: this thread, or this conversation, has an answer that is not read to its end."""
 
 
 class BackendError(LocalspecError):
@@ -81,7 +81,7 @@ class MemoryShort(ModelLoadError):
 
 
 class LoadCancelled(LocalspecError):
-    """A load was ended by `Loading.cancel()`; everything it had loaded is freed."""
+    """A load was ended by `Loading.cancel()` or `LLM.cancel()`; everything it had loaded is freed."""
 
 
 class ConversationFileError(LocalspecError):

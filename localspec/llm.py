@@ -24,6 +24,7 @@ from localspec.request import (
     Completion,
     Messages,
     Request,
+    checked_ids,
     checked_prompt,
     text_or_items,
 )
@@ -91,8 +92,8 @@ class LLM(Loaders):
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
         tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text, where
-        `localspec.text.tool_calls` finds them. template_variables: what the template asks for besides, such as
-        `enable_thinking`. options: those of `AnswerOptions`.
+        `localspec.text.tool_calls.ToolCallParser` finds them. template_variables: what the template asks for besides,
+        such as `enable_thinking`. options: those of `AnswerOptions`.
         Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
         with self.using() as engine:
@@ -122,7 +123,7 @@ class LLM(Loaders):
             )
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
-        """Continue a raw prompt, text or token ids; arguments as for `chat`."""
+        """Continue a raw prompt, text or token ids; arguments as for `chat`, without `tools` and template variables."""
         with self.using() as engine:
             given = text_or_items(prompt)
             ids = text_prompt(engine.target.model, given) if isinstance(given, str) else given
@@ -163,8 +164,7 @@ class LLM(Loaders):
     def token_bytes(self, ids: Sequence[int]) -> bytes:
         """The bytes of token ids, control tokens included: parts of characters stay parts. Raises `InvalidRequest`."""
         with self.using() as engine:
-            given = text_or_items(ids)
-            known = checked_prompt(given, engine.target.n_vocab, sys.maxsize) if given else []  # type: ignore[arg-type]
+            known = checked_ids(ids, engine.target.n_vocab)
             return b"".join(engine.target.model.piece(token, special=True) for token in known)
 
     def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
@@ -224,6 +224,9 @@ class LLM(Loaders):
         if self._idle is not None:
             self._idle.stop()
         self._weights.stop_loading()
+
+    def __repr__(self) -> str:
+        return f"<LLM {self._weights}>"
 
     def __enter__(self) -> LLM:
         return self

@@ -115,7 +115,8 @@ class Loaders(ABC):
         `prepare_draft=False`.
 
         unload_after: free the weights when nothing was asked for so many seconds; the next use loads them again.
-        notify: told in a sentence when something takes long. options: those of `EngineOptions`.
+        notify: told in a sentence when something takes long.
+        options: fields of `localspec.engine_options.EngineOptions`, such as `n_ctx`, `threads`, `gpu_layers`, `strict`.
         Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort` or `BackendError`.
         """
         draft_tokens = check_draft_tokens(draft_tokens)

@@ -136,6 +136,14 @@ def text_or_items(prompt: object) -> str | list[Any]:
     return list(items)
 
 
+def checked_ids(ids: Iterable[int], n_vocab: int) -> list[int]:
+    """Token ids of any number, from any iterable of them. Raises `InvalidRequest`."""
+    items = text_or_items(ids)
+    if isinstance(items, str):
+        raise InvalidRequest("ids is a text.", "Give token ids.", name="ids")
+    return [_checked_id(item, n_vocab, "ids") for item in items]
+
+
 def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]:
     """Prompt ids that fit, from any iterable of them. Raises `InvalidRequest` or `PromptTooLong`."""
     items = text_or_items(prompt)
@@ -146,20 +154,20 @@ def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]
     if len(items) > n_ctx:
         raise PromptTooLong(
             f"The prompt has {len(items)} tokens and the context holds {n_ctx}.",
-            "Shorten it, or load the model with a larger context (-c, n_ctx).",
+            "Shorten it, or load the model with a larger context (n_ctx, -c), where it was trained for one.",
             num_tokens=len(items),
             n_ctx=n_ctx,
         )
-    return [_checked_id(item, n_vocab) for item in items]
+    return [_checked_id(item, n_vocab, "prompt") for item in items]
 
 
-def _checked_id(item: object, n_vocab: int) -> int:
+def _checked_id(item: object, n_vocab: int, name: str) -> int:
     token = as_integer(item)
     if token is None or not 0 <= token < n_vocab:
         raise InvalidRequest(
-            f"The prompt holds {shown(item)}.",
+            f"{'The prompt' if name == 'prompt' else name} holds {shown(item)}.",
             f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
-            name="prompt",
+            name=name,
         )
     return token
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -92,6 +94,65 @@ def test_errors_come_with_the_first_chunk(files):
             assert [chunk async for chunk in answer] == []
         with pytest.raises(ModelFileError):
             await AsyncLLM.load("no/such/file.gguf")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("way", "answered"),
+    [*itertools.product(["aclose", "break", "raise"], [False, True]), ("task", False)],
+)
+def test_a_conversation_goes_on_as_if_what_is_left_had_not_been_asked(files, way, answered):
+    options = GREEDY if answered else ENDLESS
+
+    async def leave(llm, conversation):
+        answer = llm.ask(conversation.ask, "left", ignore_eos=True, **options)
+        with contextlib.suppress(RuntimeError):
+            async for _chunk in answer:
+                if answered:
+                    await asyncio.to_thread(llm.llm.forget)  # behind it: all of it is decoded, and unread
+                if way == "break":
+                    break
+                if way == "raise":
+                    raise RuntimeError
+                if way == "aclose":
+                    await answer.aclose()
+
+    async def main():
+        async with await load(files) as llm:
+            conversation = llm.llm.conversation()
+            task = asyncio.create_task(leave(llm, conversation))
+            if way == "task":
+                await asyncio.sleep(0.05)
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert conversation.turns == ()
+            completions = [chunk async for chunk in llm.ask(conversation.ask, "kept", **GREEDY)]
+            assert [turn.question for turn in conversation.turns] == ["kept"]
+            assert conversation.turns[0].answer == completions[-1].completion.text
+
+    asyncio.run(main())
+
+
+def test_what_was_cancelled_and_read_is_kept(files):
+    async def main():
+        async with await load(files) as llm:
+            conversation = llm.llm.conversation()
+            answer = llm.ask(conversation.ask, "x", ignore_eos=True, **ENDLESS)
+            await anext(answer)
+            answer.cancel()
+            completion = [chunk async for chunk in answer][-1].completion
+            assert completion.finish_reason == "cancelled"
+            assert [turn.answer for turn in conversation.turns] == [completion.text]
+
+    asyncio.run(main())
+
+
+def test_an_answer_is_asked_of_a_function(files):
+    async def main():
+        async with await load(files) as llm:
+            with pytest.raises(InvalidRequest, match=r"ask\(conversation.ask"):
+                llm.ask("hello")
 
     asyncio.run(main())
 

@@ -36,7 +36,7 @@ _FIXED = frozenset(
 )
 
 
-@click.command()
+@click.command(short_help="Show how much of a draft each rule keeps.")
 @model_options_with(_OPTIONS, leave_out=_FIXED)
 @click.option(
     "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this kind of text (repeatable)."

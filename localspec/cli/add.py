@@ -9,7 +9,7 @@ import click
 from localspec.cli.options import json_option, offline_option, quiet_option
 
 
-@click.command()
+@click.command(short_help="Make a pair of models of your own.")
 @click.argument("name")
 @click.option(
     "-m",

@@ -39,7 +39,7 @@ class Parts(click.ParamType):  # type: ignore[type-arg]
         return names
 
 
-@click.command()
+@click.command(short_help="Check that the answers are the target's own.")
 @loading_options
 @click.option("--only", type=Parts(), default=PARTS, help="Parts to check, with commas.  [default: all]")
 @click.option(

@@ -50,7 +50,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@click.command()
+@click.command(short_help="Measure plain decoding against localspec.")
 @model_options_with(_OPTIONS)
 @click.option(
     "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this kind of text (repeatable)."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.llm import LLM
 
 
-@click.command()
+@click.command(short_help="Show what passes cost on this machine.")
 @loading_options
 @click.option("--redo", is_flag=True, help="Measure again, also where the costs are known.")
 @json_option

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
 
 
-@click.command()
+@click.command(short_help="Chat with a model pair, or answer one prompt.")
 @model_options
 @click.option("-p", "--prompt", metavar="TEXT", help="Answer this and exit; standard input is not read.")
 @click.option("--system", metavar="TEXT", help="System prompt.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
 
 
-@click.command()
+@click.command(short_help="Judge whether a draft can draft for a target.")
 @click.argument("target")
 @click.argument("draft", required=False)
 @context_option

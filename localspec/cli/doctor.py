@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
-@click.command()
+@click.command(short_help="Check this machine and the installation.")
 @json_option
 @offline_option
 def doctor(as_json: bool, offline: bool) -> None:

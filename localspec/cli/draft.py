@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from localspec.store.prepared import PreparedDrafts, Record, Trial
 
 
-@click.command()
+@click.command(short_help="Show, make or remove prepared drafts.")
 @click.argument("action", type=click.Choice(["show", "make", "rm"]), default="show")
 @click.argument("pair", required=False)
 @click.option(

@@ -38,7 +38,7 @@ class VerifyCost(click.ParamType):  # type: ignore[type-arg]
         return costs
 
 
-@click.command()
+@click.command(short_help="Estimate the speedup by draft length.")
 @loading_options
 @click.option("--acceptance", type=float, help="Chance that a drafted token stands.  [default: .5 to .9]")
 @click.option("--cost-ratio", type=float, help="Draft pass / target pass, instead of measuring PAIR.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNKNOWN = 1
 
 
-@click.command(name="import")
+@click.command(name="import", short_help="Take in GGUF files from elsewhere.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--name", help="Make a pair of this name of the files: the target, and perhaps its draft.")
 @click.option("--summary", default="", help="What the pair is, in a line, with --name.")

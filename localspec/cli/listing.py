@@ -23,7 +23,7 @@ HEADINGS = (
 )  # fmt: skip
 
 
-@click.command(name="list")
+@click.command(name="list", short_help="List model pairs: size, on disk, last used.")
 @json_option
 def list_pairs(as_json: bool) -> None:
     """List the model pairs that can be run, models pulled from a hub by name, and what of them is on this disk.

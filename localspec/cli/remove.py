@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localspec.store.store import Store
 
 
-@click.command(name="rm")
+@click.command(name="rm", short_help="Remove a pair's files, or a pulled model's.")
 @click.argument("name")
 @yes_option
 def remove(name: str, yes: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from localspec.llm import LLM
     from localspec.server.settings import Settings
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -35,7 +38,7 @@ class Place:
         return self.uds is None and self.host not in LOOPBACK
 
 
-@click.command(name="serve")
+@click.command(name="serve", short_help="Answer OpenAI's HTTP API on this machine.")
 @model_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -76,6 +79,7 @@ class Place:
 @click.option(
     "--alias", metavar="NAME", help="The model's name for clients.  [default: PAIR or the file's name]"
 )
+@click.option("-v", "--verbose", is_flag=True, help="Log loads, requests (never their texts) and refusals.")
 @quiet_option
 @yes_option
 @offline_option
@@ -91,6 +95,7 @@ def serve(
     grace: float,
     unload_after: float | None,
     alias: str | None,
+    verbose: bool,
     quiet: bool,
     yes: bool,
     offline: bool,
@@ -107,8 +112,11 @@ def serve(
         )
     if alias is not None and not alias.strip():
         raise click.UsageError("--alias is empty.")
+    _check_origins(cors)
     _check_installed()
     consent = loading.Consent(yes=yes, offline=offline, quiet=quiet)
+    if verbose:
+        _log()
     from localspec.server.settings import Settings
 
     names = loading.names(options)
@@ -161,6 +169,20 @@ def _serve(
         if not consent.quiet:
             say(f"listening on {where}, loading the model", dim=True)
         server.serve(load, settings, listening, watch.cancel)
+
+
+def _log() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger("localspec")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+
+def _check_origins(origins: tuple[str, ...]) -> None:
+    for origin in origins:
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+            raise click.UsageError(f"--cors {origin}: give an origin such as http://localhost:3000, or *.")
 
 
 def _check_installed() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.store.store import Store
 
 
-@click.command()
+@click.command(short_help="Show everything about one pair.")
 @click.argument("name")
 @click.option("-c", "--ctx-size", type=int, default=4096, show_default=True, help="Context, in tokens.")
 @json_option

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.store.store import Store
 
 
-@click.command()
+@click.command(short_help="Find drafts for a target, or pairs for here.")
 @click.argument("target", required=False)
 @context_option
 @click.option("--all", "show_all", is_flag=True, help="Name also what does not fit, with the reason.")

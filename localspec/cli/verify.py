@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DAMAGED = 1
 
 
-@click.command()
+@click.command(short_help="Read the model files again and check their sha256.")
 @click.argument("name", required=False)
 @json_option
 @quiet_option

@@ -116,4 +116,4 @@ def _number(metadata: Metadata, name: str, default: int = 0) -> int:
 
 
 def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

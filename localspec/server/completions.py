@@ -139,7 +139,8 @@ def _refuse_unsupported(body: CompletionRequest) -> None:
         raise bad_request("suffix is given, but this server only continues a prompt. Leave it out.", "suffix")
     if body.echo and body.logprobs is not None:
         raise bad_request(
-            "echo is given with logprobs, which prompts do not have here. Leave one out.", "echo"
+            "echo is given with logprobs, and the echoed prompt's tokens have none here. Leave one out.",
+            "echo",
         )
     if body.best_of is not None and body.best_of != choices(body):
         raise bad_request(f"best_of is {body.best_of}. It must be n, or left out.", "best_of")

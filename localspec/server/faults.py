@@ -51,9 +51,14 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def queue_full(limit: int) -> ApiError:
     """A 429 with the time after which to try again."""
+    why = (
+        f"{limit} requests are waiting already"
+        if limit
+        else "Another request is being answered, and none may wait"
+    )
     return ApiError(
         429,
-        f"{limit} requests are waiting already. Try again later.",
+        f"{why}. Try again later.",
         kind="rate_limit_error",
         code="queue_full",
         headers={"Retry-After": str(RETRY_SECONDS)},
