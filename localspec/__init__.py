@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from localspec.footprint import memory_needed
     from localspec.llama.memory import MemoryEstimate
     from localspec.llm import LLM
+    from localspec.pulling import pull
     from localspec.request import AnswerOptions, Chunk, Completion
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "SamplingParams",
     "__version__",
     "memory_needed",
+    "pull",
 ]
 
 _HOMES = {
@@ -49,6 +51,7 @@ _HOMES = {
     "MemoryEstimate": "localspec.llama.memory",
     "SamplingParams": "localspec.decoding.params",
     "memory_needed": "localspec.footprint",
+    "pull": "localspec.pulling",
 }
 
 # Silent unless the application asks: nothing reaches standard error by way of logging's last resort.

@@ -48,14 +48,14 @@ def find(
 
 def find_pair(name: str, home: StrPath | None, *, with_draft: bool = True) -> Found:
     """A pair that `localspec pull` fetched. Raises `UnknownPair` or `NotDownloaded`."""
-    store = _store(home)
+    store = store_in(home)
     target, draft = store.pair_paths(pair(name, store.home), with_draft=with_draft)
     return Found(target, draft, store.home, list(warnings(name, store.home)))
 
 
 def find_on_hub(target: str, draft: str | None, home: StrPath | None, *, with_draft: bool = True) -> Found:
     """Models of a hub's repositories, pulled and pinned before. Raises `NotDownloaded`."""
-    store = _store(home)
+    store = store_in(home)
     named = [target] if draft is None or not with_draft else [target, draft]
     found = paths_on_disk([required_reference(name) for name in named], store)
     return Found(found[0], found[1] if len(found) > 1 else None, store.home)
@@ -94,5 +94,6 @@ def _is(kind: Callable[[], bool]) -> bool:
         return False
 
 
-def _store(home: StrPath | None) -> Store:
+def store_in(home: StrPath | None) -> Store:
+    """The store in that folder of localspec's; None: the default."""
     return Store(None if home is None else home_folder(home))

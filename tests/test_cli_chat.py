@@ -499,3 +499,17 @@ def test_ctrl_c_while_the_command_is_imported_shows_no_traceback() -> None:
 def test_the_console_script_is_the_guarded_one() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["scripts"] == {"localspec": "localspec.__main__:main"}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("serv", "serve"), ("lst", "list"), ("chta", "chat")])
+def test_a_command_that_was_nearly_typed_is_named(typed: str, meant: str) -> None:
+    result = CliRunner().invoke(main, [typed])
+    assert result.exit_code == 2 and f"Did you mean {meant}" in result.stderr
+    assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).stderr
+
+
+def test_short_help_is_whole() -> None:
+    commands = CliRunner().invoke(main, ["--help"]).output.partition("Commands:")[2]
+    assert all(
+        line.endswith(".") and not line.endswith("...") for line in commands.split("\n") if line.strip()
+    )

@@ -13,11 +13,14 @@ import huggingface_hub.constants
 import pytest
 from click.testing import CliRunner, Result
 
+import localspec
 from localspec import LLM
 from localspec.cli import loading, main
-from localspec.errors import InvalidRequest, NotDownloaded
+from localspec.errors import InvalidRequest, NotDownloaded, UnknownPair
+from localspec.files.progress import Progress
 from localspec.hub import huggingface, remote
 from tests.hubserver import Hub, running_hub
+from tests.storekit import Shelf
 from tests.tinygguf import write_llama
 
 TARGET, DRAFT, SPLIT = "Org/Tiny-GGUF:F32", "Org/Tiny-Draft-GGUF:Q8_0", "Org/Tiny-GGUF:Q6_K"
@@ -261,3 +264,36 @@ def test_check_of_what_was_pulled_needs_no_network(hub: Hub) -> None:
     served = hub.served
     assert run("check", TARGET, DRAFT, "--offline").exit_code == 0
     assert hub.served == served
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_application_pulls_with_progress_stops_and_goes_on(request: pytest.FixtureRequest) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(_progress: Progress) -> None:
+        raise Stopped
+
+    seen: list[Progress] = []
+    with pytest.raises(Stopped):
+        localspec.pull(TARGET, DRAFT, on_progress=stop)
+    with pytest.raises(NotDownloaded):
+        LLM.from_hub(TARGET, DRAFT, n_ctx=128)
+    localspec.pull(TARGET, DRAFT, on_progress=seen.append)
+    assert {event.file for event in seen if event.phase == "ready"} == {"Tiny-F32.gguf", "draft-Q8_0.gguf"}
+    request.getfixturevalue("no_network")
+    localspec.pull(TARGET, DRAFT, offline=True)
+    with LLM.from_hub(TARGET, DRAFT, n_ctx=128, draft_tokens=2) as llm:
+        assert llm.generate("hello", max_tokens=3, temperature=0).ids
+    for name, error in (("no-such-pair", UnknownPair), ("a/b/c", UnknownPair), (3, InvalidRequest)):
+        with pytest.raises(error):
+            localspec.pull(name, draft=DRAFT if name == 3 else None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="on_progress"):
+        localspec.pull(TARGET, on_progress="loud")  # type: ignore[arg-type]
+
+
+def test_an_application_pulls_a_pair_by_its_name(shelf: Shelf) -> None:
+    assert run("import", "-q", *map(str, shelf.originals)).exit_code == 0
+    seen: list[Progress] = []
+    localspec.pull("tiny", offline=True, on_progress=seen.append, home=shelf.store.home)
+    assert {event.phase for event in seen} >= {"ready"}

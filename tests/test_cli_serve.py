@@ -117,6 +117,17 @@ def test_memory_is_freed_when_nothing_is_asked_and_comes_back(model):
             assert ask() == first
 
 
+def test_verbose_logs_requests_and_never_their_texts(model):
+    with process(*model, "--verbose") as (running, url, _lines):
+        question = [{"role": "user", "content": "a secret"}]
+        body = {"messages": question, "max_tokens": 3, "temperature": 0}
+        assert httpx.post(url + CHAT, json=body, timeout=SECONDS).status_code == 200
+        running.terminate()
+        said = running.stderr.read()
+        running.wait(SECONDS)
+    assert "answered: " in said and "secret" not in said
+
+
 def run(*arguments, **env):
     return CliRunner().invoke(main, ["serve", *arguments], env=env)
 
@@ -133,6 +144,8 @@ def run(*arguments, **env):
         (["--timeout", "nan"], "--timeout"),
         (["--timeout", "1e30"], "--timeout"),
         (["--unload-after", "0"], "--unload-after"),
+        (["--cors", "foo"], "--cors foo"),
+        (["--cors", "http://a b"], "--cors"),
         (["--api-key", " "], "empty"),
         (["--alias", ""], "--alias"),
         (["--temp", "-3"], "temperature"),

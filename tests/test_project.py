@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PUBLIC_NAMES = {
     "LLM", "AnswerOptions", "AnswerStream", "Chunk", "Completion", "Conversation", "LoadCancelled", "LoadProgress",
-    "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams", "__version__", "memory_needed",
+    "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams", "__version__", "memory_needed", "pull",
 }  # fmt: skip
 LINT_IMPORTS = (
     "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"

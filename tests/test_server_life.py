@@ -133,6 +133,20 @@ def test_a_full_queue_is_a_429_and_health_answers_meanwhile(gated, gate):
     wait_until(lambda: gated.service.busy == 0)
 
 
+def test_a_server_where_nothing_may_wait_says_so(file, gate):
+    settings = {"queue": 0, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file), **settings) as server, ThreadPoolExecutor(1) as pool:
+        ready(server)
+        gate.shut()
+        answer = pool.submit(server.post, CHAT, body())
+        wait_until(gate.reached.is_set)
+        refused = server.post(CHAT, body())
+        gate.open()
+        assert answer.result().status_code == 200
+    assert refused.status_code == 429
+    assert refused.json()["error"]["message"].startswith("Another request is being answered")
+
+
 def test_requests_are_answered_in_their_order(file, gate):
     order, names = [], ["1", "2", "3", "4"]
 

@@ -1,0 +1,35 @@
+"""pull: models onto this disk, for applications."""
+
+from __future__ import annotations
+
+from localspec.files.progress import ProgressCallback
+from localspec.hub.hubmodels import pull_references
+from localspec.hub.pull import pull as pull_pair
+from localspec.pairs.catalogue import pair
+from localspec.pairs.reference import parse_reference, required_reference
+from localspec.request import check_listener
+from localspec.sources import StrPath, store_in
+
+
+def pull(
+    name: str,
+    draft: str | None = None,
+    *,
+    on_progress: ProgressCallback | None = None,
+    offline: bool = False,
+    home: StrPath | None = None,
+) -> None:
+    """Fetch and verify what is missing of a pair, or of a hub's models (`org/repo:quant`), as `localspec pull` does.
+
+    It blocks: call it in a thread. on_progress hears of every file, in that thread: `file`, `done` and `total` bytes,
+    `phase`, `source`. What it raises ends the pull and is passed on; the same call goes on from there.
+    Raises `UnknownPair`, `InvalidRequest`, `DownloadError` and its kinds, `DiskFull`, `StoreError`.
+    """
+    if on_progress is not None:
+        check_listener("on_progress", on_progress)
+    store = store_in(home)
+    if draft is None and parse_reference(name) is None:
+        pull_pair(pair(name, store.home), store=store, offline=offline, progress=on_progress)
+        return
+    references = [required_reference(each) for each in (name, draft) if each is not None]
+    pull_references(references, store=store, offline=offline, progress=on_progress)
