@@ -253,3 +253,23 @@ if Path("/dev/full").exists():
         assert done.returncode == 1
         assert done.stderr.startswith(b"error: standard output cannot be written: No space left on device.\n")
         assert done.stderr.count(b"\n") == 2
+
+
+def test_a_sentence_beside_a_spinner_has_a_line_of_its_own() -> None:
+    import pexpect
+
+    code = (
+        "import time\n"
+        "from localspec.cli.terminal import busy, say\n"
+        "with busy('loading the model'):\n"
+        "    time.sleep(0.3)\n"
+        "    say('It [takes] a :smile: while.', dim=True)\n"
+        "    time.sleep(0.3)\n"
+        "say('It is there.')\n"
+    )
+    child = pexpect.spawn(sys.executable, ["-c", code], encoding="utf-8", dimensions=(24, 100), timeout=60)
+    child.expect(pexpect.EOF)
+    before, said, after = child.before.partition("It [takes] a :smile: while.")
+    assert said and "It is there." in after
+    erased = before.rpartition("loading the model")[2]
+    assert "\x1b[2K" in erased, "the spinner's line is erased first"

@@ -8,11 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from localspec.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Control characters of an answer could move the cursor or retitle the window: only \t, \n and \r get through.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -84,9 +87,16 @@ def ask(question: str, *, default: bool) -> bool:
             return False
 
 
+_spinning: list[Console] = []
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
+
+
 def say(text: str, *, dim: bool = False) -> None:
     """One line on standard error, where that can be written: an answer goes on without it."""
     with contextlib.suppress(OSError):
+        if _spinning:  # it would be written behind the spinner
+            _spinning[-1].print(printable(text), style="dim" if dim else None, soft_wrap=True, **_PLAIN)
+            return
         click.echo(click.style(printable(text), dim=True) if dim else printable(text), err=True)
 
 
@@ -144,5 +154,10 @@ def busy(message: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(message):
-        yield
+    console = Console(stderr=True)
+    with console.status(message):
+        _spinning.append(console)
+        try:
+            yield
+        finally:
+            _spinning.pop()
