@@ -34,5 +34,7 @@ def describe_drafting(
         if controller.can_pay(0):
             sources += " and repeated text"
         else:
-            sources = "from repeated text alone: by what was measured, passes of the draft model cost more than they save"
+            sources = (
+                "from repeated text alone: as measured, passes of the draft model cost more than they save"
+            )
     return f"on where it pays, {sources}"

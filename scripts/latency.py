@@ -10,7 +10,6 @@ server see latency_server.py.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -18,10 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
+from pair_arguments import pair_parser
 
 from localspec import LLM
 from localspec.background import Loading
@@ -155,12 +154,7 @@ def measure_decode(llm: LLM, num_tokens: int, turns: int) -> dict[str, object]:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path, nargs="?")
-    parser.add_argument("-c", "--ctx-size", type=int, default=4096)
+    parser = pair_parser(__doc__)
     parser.add_argument("--prompt-tokens", type=int, default=3000)
     parser.add_argument("-n", "--max-tokens", type=int, default=150)
     parser.add_argument("--turns", type=int, default=3)

@@ -8,16 +8,15 @@ seconds from hanging up, in a long prefill and in decoding, to the last moment a
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import statistics
 import time
 import urllib.request
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+from pair_arguments import pair_parser
 from server_process import ServerProcess
 
 SLICE = 0.05
@@ -81,12 +80,7 @@ def health(server: ServerProcess) -> dict[str, float]:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path, nargs="?")
-    parser.add_argument("-c", "--ctx-size", type=int, default=4096)
+    parser = pair_parser(__doc__)
     given = parser.parse_args()
     draft = [] if given.draft is None else ["-md", str(given.draft)]
     options = ["-m", str(given.target), *draft, "-c", str(given.ctx_size), "--draft-tokens", "3"]
