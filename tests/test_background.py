@@ -213,7 +213,7 @@ def test_what_fits(free, fits):
 def test_a_pair_of_which_only_the_target_fits_is_refused_before_any_is_loaded(files, monkeypatch, opened):
     needed = memory_needed(files["target"], n_ctx=512).total
     monkeypatch.setattr("localspec.llama.memory.free_memory", lambda: needed + 1000)
-    with pytest.raises(LocalspecError, match=r"target\.gguf and draft\.gguf .* GB are free") as caught:
+    with pytest.raises(LocalspecError, match=r"target\.gguf and draft\.gguf .* MB are free") as caught:
         LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3)
     assert opened == []
     error = caught.value
