@@ -48,8 +48,10 @@ def alone(files):
 
 
 LOADS = """
-import gc, sys, psutil
+import ctypes, gc, sys, psutil
 from localspec import LLM
+# What glibc keeps of freed memory grows and shrinks by some percent, and is not held.
+trim = getattr(ctypes.CDLL(None), "malloc_trim", int) if sys.platform == "linux" else int
 def once():
     with LLM.from_files(*sys.argv[1:], n_ctx=512, draft_tokens=3) as llm:
         for letter in "ab":
@@ -58,6 +60,7 @@ held = []
 for _ in range(50):
     once()
     gc.collect()
+    trim(0)
     held.append(psutil.Process().memory_info().rss)
 print(held[9], held[-1])
 """

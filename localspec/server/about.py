@@ -85,7 +85,7 @@ async def _in_thread(function: Any, *arguments: Any) -> Any:
     try:
         return await asyncio.to_thread(function, *arguments)
     except Exception as error:
-        raise as_api_error(error, {"text": "content", "prompt": "tokens"}) from error
+        raise as_api_error(error, {"text": "content", "prompt": "tokens", "ids": "tokens"}) from error
 
 
 def _tokenize(llm: LLM, body: TokenizeRequest) -> dict[str, Any]:
