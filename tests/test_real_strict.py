@@ -62,7 +62,9 @@ def test_ids_do_not_depend_on_the_controller(strict_llm, context, greedy, monkey
     """Costs that make every decision come up: model and n-gram drafts of changing length, padded passes."""
     messages, _ = context
     curve = {1: 1.0, 2: 1.9, 4: 1.2, 8: 1.4, 16: 1.8, 32: 2.6}
-    step = 1.0  # far slower than any machine: what rounds really take then changes no decision
+    step = (
+        1000.0  # far slower than any machine, however busy: what rounds really take then changes no decision
+    )
     target = CostTable({width: step * factor for width, factor in curve.items()})
     controller = AdaptiveController(target, CostTable({1: 0.05 * step, 32: 0.2 * step}))
     monkeypatch.setattr(controller, "rate", lambda _length: 1 / step)
