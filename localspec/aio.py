@@ -85,7 +85,7 @@ class _Pump:
 
     def tell(self, completion: Completion) -> None:
         """What the stream does for who reads it: here that is who takes the last chunk out of the queue."""
-        if self._stream is not None and not self._told:
+        if not self._told:
             self._told = True
             self._tell(completion)
 

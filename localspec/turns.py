@@ -32,9 +32,6 @@ class Flag(Protocol):
 class Unread(Protocol):
     """An answer, or what is left of it."""
 
-    @property
-    def executing(self) -> bool: ...
-
     def close_unread(self) -> object: ...
 
 

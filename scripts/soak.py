@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
@@ -27,7 +25,7 @@ import psutil
 from server_process import ServerProcess
 from soak_clients import MODEL, Client, EngineClient, Question, ServerClient, Solo
 
-from localspec import LLM
+from localspec import LLM, pull
 from localspec.errors import PromptTooLong
 from localspec.pairs.catalogue import DEFAULT_PAIR
 
@@ -127,11 +125,6 @@ def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
     return LLM.from_files(*files, **given) if files else LLM.from_pair(**given)
 
 
-def pull_default() -> None:
-    """Fetch the default pair unless it is there."""
-    subprocess.run([sys.executable, "-m", "localspec", "pull", DEFAULT_PAIR], check=True, stdout=sys.stderr)
-
-
 def server_options(files: Sequence[Path], options: argparse.Namespace) -> list[str]:
     """The same for the command line."""
     given = ["--alias", MODEL, "-c", str(options.ctx_size), "--draft-tokens", str(DRAFT_TOKENS)]
@@ -162,7 +155,7 @@ def main() -> int:
     options = parse()
     files = [file for file in (options.target, options.draft) if file is not None]
     if not files:
-        pull_default()
+        pull(DEFAULT_PAIR)
     with load(files, options) as llm:
         alone = solo(llm)
         if not options.http:

@@ -21,7 +21,7 @@ from localspec.decoding import calibrate
 from localspec.errors import EngineBusy, EngineClosed, InvalidRequest
 from localspec.llama.watch import current_watch
 
-from .tinygguf import write_llama
+from .tinygguf import write_trio
 
 GREEDY = {"temperature": 0}
 SECONDS = 60
@@ -30,12 +30,7 @@ SHORT = {"temperature": 0, "max_tokens": 20}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("accidents")
-    return {
-        "target": write_llama(folder / "target.gguf", seed=1),
-        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
-        "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40),
-    }
+    return write_trio(tmp_path_factory.mktemp("accidents"))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from localspec import LLM, LoadCancelled
 from localspec.aio import AsyncLLM
 from localspec.errors import EngineClosed, InvalidRequest, ModelFileError
 
-from .tinygguf import write_llama
+from .tinygguf import write_trio
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
 ENDLESS = {"temperature": 0, "max_tokens": 400}
@@ -26,12 +26,7 @@ ENDLESS = {"temperature": 0, "max_tokens": 400}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("aio")
-    return {
-        "target": write_llama(folder / "target.gguf", seed=1),
-        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
-        "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40),
-    }
+    return write_trio(tmp_path_factory.mktemp("aio"))
 
 
 def load(files, **options):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from .tinygguf import write_llama
+from .tinygguf import write_pair
 
 SECONDS = 60
 PARENT = """
@@ -51,11 +51,7 @@ REFUSED = ("generate", "stream", "read on", "tokenize", "forget", "load", "backg
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("forks")
-    return [
-        str(write_llama(folder / "target.gguf", seed=1)),
-        str(write_llama(folder / "draft.gguf", seed=1, noise=0.05)),
-    ]
+    return [str(file) for file in write_pair(tmp_path_factory.mktemp("forks"))]
 
 
 def run(code, files):

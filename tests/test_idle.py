@@ -14,19 +14,14 @@ from localspec import LLM
 from localspec.errors import EngineClosed, InvalidRequest, LoadCancelled, ModelFileError
 from localspec.llama.watch import current_watch
 
-from .tinygguf import write_llama
+from .tinygguf import write_llama, write_trio
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("idle")
-    return {
-        "target": write_llama(folder / "target.gguf", seed=1),
-        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
-        "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40),
-    }
+    return write_trio(tmp_path_factory.mktemp("idle"))
 
 
 def load(files, **options):

@@ -18,19 +18,14 @@ from localspec.errors import EngineBusy, EngineClosed, InvalidRequest, Localspec
 from localspec.llama import backend
 from localspec.llama.model import LONGEST_TEXT, Model
 
-from .tinygguf import write_llama
+from .tinygguf import write_llama, write_trio
 
 GREEDY = {"temperature": 0}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("life")
-    return {
-        "target": write_llama(folder / "target.gguf", seed=1),
-        "draft": write_llama(folder / "draft.gguf", seed=1, noise=0.05),
-        "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40),
-    }
+    return write_trio(tmp_path_factory.mktemp("life"))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from localspec import LLM
 from localspec.errors import LocalspecError, ModelLoadError
 from localspec.llama import backend
 
-from .tinygguf import write_llama
+from .tinygguf import write_pair
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
 OPTIONS = {"n_ctx": 512, "cache_type_v": "bf16", "draft_tokens": 3}
@@ -23,11 +23,7 @@ PROMPTS = [letter * length for letter, length in zip("abcdefgh", range(30, 190, 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("long")
-    return [
-        write_llama(folder / "target.gguf", seed=1),
-        write_llama(folder / "draft.gguf", seed=1, noise=0.05),
-    ]
+    return write_pair(tmp_path_factory.mktemp("long"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from localspec.measure.report import report, scenario_figures, shares
 from localspec.measure.timing import Tally, Timing, timed_answer
 from localspec.request import Completion
 
-from .tinygguf import write_llama
+from .tinygguf import write_llama, write_pair
 
 COSTS = Costs(CostTable({1: 1.0, 4: 1.2, 8: 1.5, 32: 5.0}), CostTable({1: 0.1}))
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -56,10 +56,8 @@ class WatchedLLM(LLM):
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedLLM]:
-    folder = tmp_path_factory.mktemp("tiny")
-    target = write_llama(folder / "target.gguf", seed=1)
-    draft = write_llama(folder / "draft.gguf", seed=1, noise=0.05)
-    with WatchedLLM.from_files(target, draft, n_ctx=512, cache_type_v="bf16", threads=1) as llm:
+    pair = write_pair(tmp_path_factory.mktemp("tiny"))
+    with WatchedLLM.from_files(*pair, n_ctx=512, cache_type_v="bf16", threads=1) as llm:
         yield llm
 
 

@@ -19,7 +19,7 @@ from localspec.store import store as store_module
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.store.store import Store
 from tests.hubkit import content, make_pair, model_file
-from tests.tinygguf import write_llama
+from tests.tinygguf import write_llama, write_pair
 
 FASTER, SLOWER = {ORIGINAL: 0.015, "q4_0": 0.009}, {ORIGINAL: 0.015, "q4_0": 0.014}
 CHEAP, DEAR = 0.060, 0.240
@@ -36,8 +36,7 @@ def home(tmp_path: Path) -> Path:
 def files(tmp_path: Path) -> tuple[Path, Path]:
     folder = tmp_path / "modèles 模型"
     folder.mkdir()
-    target = write_llama(folder / "target.gguf", seed=1)
-    return target, write_llama(folder / "draft.gguf", seed=1, noise=0.05)
+    return write_pair(folder)
 
 
 class Machine:

@@ -11,16 +11,14 @@ from pydantic import BaseModel
 from localspec import LLM
 
 from .serverkit import QUESTION, ready, running
-from .tinygguf import write_llama
+from .tinygguf import write_pair
 
 SIZES = {"n_ctx": 512, "threads": 1, "draft_tokens": 3, "cache_type_v": "bf16"}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    target = write_llama(folder / "target.gguf", seed=1)
-    return target, write_llama(folder / "draft.gguf", seed=1, noise=0.05)
+    return write_pair(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from localspec import LLM
 
 from .scripted_llm import QWEN
 from .serverkit import QUESTION, SECONDS, Gate, Running, ready, running
-from .tinygguf import write_llama
+from .tinygguf import write_pair
 
 SIZES = {"n_ctx": 1024, "threads": 1, "draft_tokens": 3, "cache_type_v": "bf16"}
 KEY = "hf_of_this_server"
@@ -38,10 +38,7 @@ def _connections():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    made = {"template": QWEN, "n_ctx_train": 1024, "ends": True}
-    target = write_llama(folder / "target.gguf", seed=1, **made)
-    return target, write_llama(folder / "draft.gguf", seed=1, noise=0.05, **made)
+    return write_pair(tmp_path_factory.mktemp("tiny"), template=QWEN, n_ctx_train=1024, ends=True)
 
 
 @pytest.fixture(scope="module")

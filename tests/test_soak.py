@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .tinygguf import write_llama
+from .tinygguf import write_pair
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120
@@ -27,11 +27,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("soak")
-    return [
-        str(write_llama(folder / "target.gguf", seed=1)),
-        str(write_llama(folder / "draft.gguf", seed=1, noise=0.05)),
-    ]
+    return [str(file) for file in write_pair(tmp_path_factory.mktemp("soak"))]
 
 
 def soak(files, *arguments, code=()):

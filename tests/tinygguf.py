@@ -103,6 +103,20 @@ def write_llama(
     return _write(path, "llama", vocab, template, values, _without(tensors, leave_out), per_part)
 
 
+def write_pair(folder: Path, **options: Any) -> tuple[Path, Path]:
+    """`target.gguf`, and `draft.gguf` that proposes mostly what it says. options: of both, as for `write_llama`."""
+    return (
+        write_llama(folder / "target.gguf", seed=1, **options),
+        write_llama(folder / "draft.gguf", seed=1, noise=0.05, **options),
+    )
+
+
+def write_trio(folder: Path) -> dict[str, Path]:
+    """A pair, and a target so deep that something is always under way."""
+    target, draft = write_pair(folder)
+    return {"target": target, "draft": draft, "deep": write_llama(folder / "deep.gguf", seed=1, n_layer=40)}
+
+
 def write_gemma(
     path: Path,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -47,7 +48,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Seconds; fails with what is allowed."""
         seconds = float(super().convert(value, param, ctx))
-        if seconds != seconds:
+        if math.isnan(seconds):
             self.fail(f"{value!r} is no time.", param, ctx)
         return seconds
 
