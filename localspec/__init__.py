@@ -7,16 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from localspec.answer_stream import AnswerStream
-    from localspec.background import Loading, LoadProgress
-    from localspec.conversation import Conversation
+    from localspec.answers.conversation import Conversation
+    from localspec.answers.request import AnswerOptions, Chunk, Completion
+    from localspec.answers.stream import AnswerStream
     from localspec.decoding.params import SamplingParams
+    from localspec.engine.loading import Loading, LoadProgress
+    from localspec.engine.memory import MemoryEstimate, memory_needed
     from localspec.errors import LoadCancelled, LocalspecError
-    from localspec.footprint import memory_needed
-    from localspec.llama.memory import MemoryEstimate
+    from localspec.hub.pull import pull
     from localspec.llm import LLM
-    from localspec.pulling import pull
-    from localspec.request import AnswerOptions, Chunk, Completion
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,19 +38,19 @@ __all__ = [
 
 _HOMES = {
     "LLM": "localspec.llm",
-    "AnswerOptions": "localspec.request",
-    "AnswerStream": "localspec.answer_stream",
-    "Chunk": "localspec.request",
-    "Completion": "localspec.request",
-    "Conversation": "localspec.conversation",
+    "AnswerOptions": "localspec.answers.request",
+    "AnswerStream": "localspec.answers.stream",
+    "Chunk": "localspec.answers.request",
+    "Completion": "localspec.answers.request",
+    "Conversation": "localspec.answers.conversation",
     "LoadCancelled": "localspec.errors",
-    "LoadProgress": "localspec.background",
-    "Loading": "localspec.background",
+    "LoadProgress": "localspec.engine.loading",
+    "Loading": "localspec.engine.loading",
     "LocalspecError": "localspec.errors",
-    "MemoryEstimate": "localspec.llama.memory",
+    "MemoryEstimate": "localspec.engine.memory",
     "SamplingParams": "localspec.decoding.params",
-    "memory_needed": "localspec.footprint",
-    "pull": "localspec.pulling",
+    "memory_needed": "localspec.engine.memory",
+    "pull": "localspec.hub.pull",
 }
 
 # Silent unless the application asks: nothing reaches standard error by way of logging's last resort.

@@ -9,14 +9,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Unpack
 
-from localspec.answer_stream import AnswerStream
-from localspec.background import LoadProgress
-from localspec.decoding.checks import shown
-from localspec.engine import StrPath
+from localspec.answers.queue import closed
+from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
+from localspec.answers.stream import AnswerStream
+from localspec.checks import StrPath, shown
+from localspec.engine.loading import LoadProgress
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
-from localspec.request import AnswerOptions, Chunk, Completion, Messages
-from localspec.turns import closed
 
 
 class AsyncAnswer(AsyncIterator[Chunk]):

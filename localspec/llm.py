@@ -4,51 +4,156 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
-from localspec.answer_stream import AnswerStream
-from localspec.answering import answer_chunks, cancelled_chunk, make_request
-from localspec.conversation import Conversation
-from localspec.engine import Engine
-from localspec.errors import DecodeCancelled, LocalspecError
-from localspec.idle import IdleTimer
-from localspec.llama.backend import close_at_exit
-from localspec.llama.template import ChatTemplate
-from localspec.loaders import Loaders
-from localspec.request import (
-    AnswerOptions,
-    Chunk,
-    Completion,
-    Messages,
-    Request,
+from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
+from localspec.answers.conversation import Conversation
+from localspec.answers.queue import Ticket, Turns, closed
+from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
+from localspec.answers.stream import AnswerStream
+from localspec.checks import (
+    StrPath,
+    check_draft_tokens,
+    check_listener,
     checked_ids,
     checked_prompt,
+    checked_seconds,
     text_or_items,
 )
+from localspec.compute.vocabulary import ChatTemplate
+from localspec.engine.engine import Engine
+from localspec.engine.idle import IdleTimer
+from localspec.engine.keeper import EngineKeeper, Order
+from localspec.engine.loading import Loading, LoadProgress
+from localspec.engine.options import LoadOptions, Notify, engine_options
+from localspec.errors import DecodeCancelled, LocalspecError
+from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
+from localspec.pairs.catalogue import DEFAULT_PAIR
+from localspec.store.usage import record_use
+from localspec.system.at_exit import close_at_exit
 from localspec.text.prompt import render_prompt, text_prompt
-from localspec.turns import Ticket, Turns, closed
-from localspec.weights import Weights
 
 log = logging.getLogger(__name__)
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for a running answer to stop."""
 
 
-class LLM(Loaders):
+def _ignore(sentence: str) -> None:
+    pass
+
+
+def _both(first: Notify, second: Notify) -> Notify:
+    def notify(sentence: str) -> None:
+        first(sentence)
+        second(sentence)
+
+    return notify
+
+
+class LLM:
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
     One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
     """
 
-    def __init__(self, weights: Weights, unload_after: float | None = None) -> None:
+    def __init__(self, keeper: EngineKeeper, unload_after: float | None = None) -> None:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
-        super().__init__(weights)
-        self._turns = Turns(weights.cancel)
+        self._keeper = keeper
+        self._turns = Turns(keeper.cancel)
         self._idle = None if unload_after is None else IdleTimer(self, unload_after)
         close_at_exit(self)
+
+    @classmethod
+    def load(
+        cls, name_or_target: StrPath, draft: StrPath | None = None, **options: Unpack[LoadOptions]
+    ) -> Self:
+        """Load a pair by its name, `org/repo:quant`, a folder, or GGUF files; whatever `name_or_target` is.
+
+        options: those of `LoadOptions`. Errors are those of `from_pair`, `from_hub`, `from_folder` and `from_files`.
+        """
+        found = find(name_or_target, draft, options.get("home"), with_draft=not options.get("no_draft"))
+        return cls._from(found, options)
+
+    @classmethod
+    def load_in_background(
+        cls,
+        name_or_target: StrPath,
+        draft: StrPath | None = None,
+        *,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        **options: Unpack[LoadOptions],
+    ) -> Loading[Self]:
+        """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises.
+
+        on_progress: called in the loading thread with the stage and the share done.
+        """
+        own = check_listener("notify", options.get("notify", _ignore))
+        if on_progress is not None:
+            check_listener("on_progress", on_progress)
+
+        def told(tell: Notify) -> LoadOptions:
+            return {**options, "notify": _both(tell, own)}
+
+        return Loading(lambda tell: cls.load(name_or_target, draft, **told(tell)), on_progress)
+
+    @classmethod
+    def from_pair(cls, name: str = DEFAULT_PAIR, **options: Unpack[LoadOptions]) -> Self:
+        """Load a pair that `localspec pull` fetched. options: those of `LoadOptions`.
+
+        Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
+        """
+        return cls._from(
+            find_pair(name, options.get("home"), with_draft=not options.get("no_draft")), options
+        )
+
+    @classmethod
+    def from_folder(cls, folder: StrPath, **options: Unpack[LoadOptions]) -> Self:
+        """Load a folder that `localspec export` made: it is only read. options: those of `LoadOptions`.
+
+        Raises `CatalogueError` for a folder that is not whole, and what `from_files` raises.
+        """
+        return cls._from(find_folder(folder, options.get("home")), options)
+
+    @classmethod
+    def from_hub(cls, target: str, draft: str | None = None, **options: Unpack[LoadOptions]) -> Self:
+        """Load models of a hub's repositories, `org/repo:quant`, that `localspec pull` fetched and pinned.
+
+        The network is not used. options: those of `LoadOptions`; raises `NotDownloaded` and what `from_files` raises.
+        """
+        return cls._from(
+            find_on_hub(target, draft, options.get("home"), with_draft=not options.get("no_draft")), options
+        )
+
+    @classmethod
+    def from_files(
+        cls, target: StrPath, draft: StrPath | None = None, **options: Unpack[LoadOptions]
+    ) -> Self:
+        """Load GGUF files. Without a draft, repeated text is drafted from the conversation itself (n-grams).
+
+        options: those of `LoadOptions`. With draft_tokens "auto", where a draft model can pay, a copy of it is
+        requantized in `home` and used if it drafts faster, unless `prepare_draft=False`.
+        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort` or `BackendError`.
+        """
+        own: dict[str, Any] = dict(options)
+        home = own.pop("home", None)
+        draft_tokens = check_draft_tokens(own.pop("draft_tokens", "auto"))
+        seconds = checked_seconds(own.pop("unload_after", None))
+        notify = check_listener("notify", own.pop("notify", _ignore))
+        found = find_files(target, draft, home)
+        order = Order(found.target, found.draft, engine_options(own), draft_tokens, found.home)
+        keeper = EngineKeeper(order, notify)
+        record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
+        return cls(keeper, seconds)
+
+    @classmethod
+    def _from(cls, found: Found, options: LoadOptions) -> Self:
+        resolved: LoadOptions = {**options, "home": found.home}
+        llm = cls.from_files(found.target, found.draft, **resolved)
+        llm._keeper.warnings += found.warnings
+        return llm
 
     @property
     def engine(self) -> Engine:
@@ -59,22 +164,22 @@ class LLM(Loaders):
     @property
     def loaded(self) -> bool:
         """Whether the weights are in memory; they may not be with `unload_after`."""
-        return self._weights.loaded
+        return self._keeper.loaded
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user about settings that were clamped or ignored at load."""
-        return tuple(self._weights.warnings)
+        return tuple(self._keeper.warnings)
 
     @property
     def settings(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
-        return self._weights.settings
+        return self._keeper.settings
 
     @property
     def drafting(self) -> str:
         """Whether tokens are drafted by default, and why not."""
-        return self._weights.drafting
+        return self._keeper.drafting
 
     @property
     def template(self) -> ChatTemplate:
@@ -114,7 +219,7 @@ class LLM(Loaders):
         """
         with self.using() as engine:
             return render_prompt(
-                engine.target.model,
+                engine.vocab,
                 engine.template,
                 messages,
                 tools=tools,
@@ -126,7 +231,7 @@ class LLM(Loaders):
         """Continue a raw prompt, text or token ids; arguments as for `chat`, without `tools` and template variables."""
         with self.using() as engine:
             given = text_or_items(prompt)
-            ids = text_prompt(engine.target.model, given) if isinstance(given, str) else given
+            ids = text_prompt(engine.vocab, given) if isinstance(given, str) else given
             return self._start(engine, ids, options)
 
     def generate(
@@ -152,7 +257,7 @@ class LLM(Loaders):
         given = text_or_items(prompt)
         with self.using() as engine:
             if isinstance(given, str):
-                return text_prompt(engine.target.model, given)
+                return text_prompt(engine.vocab, given)
             if any(isinstance(item, Mapping) for item in given):
                 return self.render(given)
             return checked_prompt(given, engine.target.n_vocab, sys.maxsize)
@@ -165,7 +270,7 @@ class LLM(Loaders):
         """The bytes of token ids, control tokens included: parts of characters stay parts. Raises `InvalidRequest`."""
         with self.using() as engine:
             known = checked_ids(ids, engine.target.n_vocab)
-            return b"".join(engine.target.model.piece(token, special=True) for token in known)
+            return b"".join(engine.vocab.piece(token, special=True) for token in known)
 
     def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
         """A conversation that keeps its ids; `defaults` hold for its answers. Raises `InvalidRequest`."""
@@ -175,13 +280,13 @@ class LLM(Loaders):
     def using(self) -> Iterator[Engine]:
         """Both models for short use beside a running answer, such as tokenizing: not freed inside the block."""
         with self._turns.using():
-            yield self._weights.engine
+            yield self._keeper.engine
 
     @contextmanager
     def exclusive(self) -> Iterator[Engine]:
         """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
         with self._turns.turn(Ticket()):
-            yield self._weights.engine
+            yield self._keeper.engine
 
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`.
@@ -189,7 +294,7 @@ class LLM(Loaders):
         Those that wait for weights that are loaded again (`unload_after`) raise `LoadCancelled`.
         """
         self._turns.cancel()
-        self._weights.cancel_loading()
+        self._keeper.cancel_loading()
 
     def forget(self) -> None:
         """Forget the tokens of earlier answers: the next one starts cold, as a measurement must."""
@@ -198,11 +303,11 @@ class LLM(Loaders):
 
     def unload(self) -> bool:
         """Free the weights until the next use, unless an answer is running; whether they are freed."""
-        return self._turns.if_idle(0.0, self._weights.unload)
+        return self._turns.if_idle(0.0, self._keeper.unload)
 
     def unload_if_idle(self, seconds: float) -> float:
         """Free the weights if nobody used them for `seconds`; returns after how many seconds to look again."""
-        if self._turns.if_idle(seconds, self._weights.unload):
+        if self._turns.if_idle(seconds, self._keeper.unload):
             return seconds
         return max(seconds - self._turns.idle_seconds, 0.001)
 
@@ -213,20 +318,20 @@ class LLM(Loaders):
         at once, and everything is freed when that has ended.
         """
         self._stop()
-        self._turns.close(self._weights.close)
+        self._turns.close(self._keeper.close)
 
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""
         self._stop()
-        self._turns.close_at_exit(self._weights.close, EXIT_SECONDS)
+        self._turns.close_at_exit(self._keeper.close, EXIT_SECONDS)
 
     def _stop(self) -> None:
         if self._idle is not None:
             self._idle.stop()
-        self._weights.stop_loading()
+        self._keeper.stop_loading()
 
     def __repr__(self) -> str:
-        return f"<LLM {self._weights}>"
+        return f"<LLM {self._keeper}>"
 
     def __enter__(self) -> LLM:
         return self
@@ -237,7 +342,7 @@ class LLM(Loaders):
         self.close()
 
     def _start(self, engine: Engine, ids: list[int], options: AnswerOptions) -> AnswerStream:
-        default = self._weights.order.draft_tokens
+        default = self._keeper.order.draft_tokens
         try:
             request = make_request(engine, ids, default, cast(dict[str, Any], options))
         except LocalspecError as error:
@@ -252,9 +357,9 @@ class LLM(Loaders):
                 yield cancelled_chunk(request, self.drafting)
                 return
             # First, for it may load what was freed.
-            engine = self._weights.engine
+            engine = self._keeper.engine
             try:
-                controller = self._weights.controller(request.draft_tokens)
+                controller = self._keeper.controller(request.draft_tokens)
             except DecodeCancelled:  # it measures where that was not done yet
                 yield cancelled_chunk(request, self.drafting)
                 return

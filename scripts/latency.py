@@ -23,7 +23,7 @@ import psutil
 from pair_arguments import pair_parser
 
 from localspec import LLM
-from localspec.background import Loading
+from localspec.engine.loading import Loading
 from localspec.errors import LocalspecError
 
 TICK = 0.02

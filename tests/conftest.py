@@ -37,7 +37,7 @@ def smollm_path() -> Path:
 
 
 def _pulled(name: str) -> tuple[Path, Path | None]:
-    from localspec.hub.pull import pull
+    from localspec.hub.fetching import pull
     from localspec.pairs.catalogue import pair
     from localspec.store.store import Store
 
@@ -99,8 +99,8 @@ def _calibration_folder(tmp_path_factory) -> Iterator[None]:
     """What the tests measure, beside other work, must not reach the user's own calibration."""
     home = tmp_path_factory.mktemp("calibration")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localspec.calibration.default_home", lambda: home)
-        patch.setattr("localspec.preparation.default_home", lambda: home)
-        patch.setattr("localspec.strictness.default_home", lambda: home)
+        patch.setattr("localspec.engine.measured_costs.default_home", lambda: home)
+        patch.setattr("localspec.engine.draft_copy.default_home", lambda: home)
+        patch.setattr("localspec.engine.strict.default_home", lambda: home)
         patch.setattr("localspec.store.usage.default_home", lambda: home)
         yield

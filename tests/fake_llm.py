@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError
-from localspec.request import AnswerOptions, Chunk, Completion, Messages
 
 SETTINGS = {
     "target": {"file": "/models/target.gguf", "n_ctx": 4096},

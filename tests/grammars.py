@@ -6,11 +6,11 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 
+from localspec.grammar.constraint import constraint_on, forms_of_grammar, forms_of_schema
+from localspec.grammar.matching import GrammarConstraint
 from localspec.grammar.nodes import ROOT, Alt, Chars, Node, Ref, Repeat, Seq
 from localspec.grammar.parser import parse_gbnf
-from localspec.llama.constraint import constraint_on, forms_of_grammar, forms_of_schema
-from localspec.llama.matching import GrammarConstraint
-from localspec.llama.token_table import TokenTable
+from localspec.grammar.token_table import TokenTable
 
 PIECES = [
     b"a",

@@ -17,9 +17,9 @@ import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
-from localspec.files.progress import Progress
 from localspec.hub import huggingface
 from localspec.pairs.catalogue import HubSource, ModelFile, Pair, Source, WheelSource
+from localspec.system.progress import Progress
 from tests.hubserver import Hub, running_hub
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -123,7 +123,7 @@ class Recorder:
 CHILD = """
 import os, pickle, sys
 from pathlib import Path
-from localspec.hub.pull import pull
+from localspec.hub.fetching import pull
 from localspec.store.store import Store
 
 pair, home, source, kill_at = pickle.loads(bytes.fromhex(sys.argv[1]))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from localspec.answers.request import AnswerOptions, Chunk, Completion
 from localspec.decoding.stats import Stats
 from localspec.llama.template import ChatTemplate
-from localspec.request import AnswerOptions, Chunk, Completion
 from localspec.text.prompt import render_prompt
 
 QWEN = """\
@@ -110,7 +110,7 @@ class ScriptedLLM:
 
     def __init__(self, source: str, *answers: str, step: int = 3) -> None:
         self.template = ChatTemplate(source, bos="<s>", eos="</s>", name="scripted.gguf")
-        self.engine = SimpleNamespace(target=SimpleNamespace(model=_Letters()))
+        self.engine = SimpleNamespace(vocab=_Letters())
         self.answers = deque(answers)
         self.step = step
         self.prompts: list[str] = []
@@ -118,7 +118,7 @@ class ScriptedLLM:
 
     def render(self, messages: Any, *, template_variables: Any = None, **options: Any) -> list[int]:
         """As `LLM.render`."""
-        vocabulary = self.engine.target.model
+        vocabulary = self.engine.vocab
         ids = render_prompt(vocabulary, self.template, messages, variables=template_variables, **options)
         self.prompts.append("".join(map(chr, ids)))
         return ids

@@ -16,10 +16,10 @@ import pytest
 
 from localspec import LLM, SamplingParams
 from localspec.aio import AsyncLLM
-from localspec.answer_stream import AnswerStream
+from localspec.answers.stream import AnswerStream
 from localspec.decoding import calibrate
 from localspec.errors import EngineBusy, EngineClosed, InvalidRequest
-from localspec.llama.watch import current_watch
+from localspec.system.load_watch import current_watch
 
 from .tinygguf import write_trio
 
@@ -109,7 +109,7 @@ def test_close_within_an_answer_frees_everything_at_its_end(load):
 
     answer = within(lambda: llm.generate("abc", logits_processors=[closing], **GREEDY))
     assert answer.finish_reason == "cancelled"
-    assert context._handle is None and context.model._handle is None and not llm.loaded
+    assert context._handle is None and context.weights._handle is None and not llm.loaded
     assert isinstance(within(lambda: llm.generate("abc")), EngineClosed)
     within(llm.close)
 
@@ -122,7 +122,7 @@ def test_close_within_a_block_frees_everything_at_its_end(load, block):
     def use():
         with getattr(llm, block)() as engine:
             llm.close()
-            return engine.target.model.tokenize("abc", parse_special=False)
+            return engine.vocab.tokenize("abc", parse_special=False)
 
     assert len(within(use)) == 3
     assert context._handle is None and not llm.loaded
@@ -137,7 +137,7 @@ def test_close_within_a_load_ends_it(load, monkeypatch):
         llm.close()
         current_watch().check()
 
-    monkeypatch.setattr("localspec.weights.load_engine", closing)
+    monkeypatch.setattr("localspec.engine.keeper.load_engine", closing)
     for use in (lambda: llm.generate("abc"), lambda: llm.engine, lambda: llm.template):
         assert isinstance(within(use), EngineClosed)
 

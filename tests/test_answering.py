@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.answering import answer_chunks, make_request, sampler_of
+from localspec.answers.answering import answer_chunks, make_request, sampler_of
+from localspec.answers.queue import Ticket
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.logprobs import token_logprob
-from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
+from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule, choose_rule
 from localspec.decoding.session import Session
+from localspec.engine.prefixes import KeptPrefixes
 from localspec.errors import InvalidRequest
-from localspec.policy import choose_rule
-from localspec.prefixes import KeptPrefixes
-from localspec.turns import Ticket
 
 from .fakes import FakeContext, blended, model_drafter, random_model
 
@@ -41,12 +40,12 @@ class FakeEngine:
         self, drafter: str = "mediocre", eog: frozenset[int] = frozenset(), n_ctx: int = 256
     ) -> None:
         context = FakeContext(TARGET, V, n_ctx=n_ctx)
-        model = SimpleNamespace(
+        self.vocab = SimpleNamespace(
             piece=lambda token, special=False: bytes([97 + token]),
             eog_tokens=eog,
             tokenize=lambda text, **_options: [ord(letter) - 97 for letter in text],
         )
-        self.target = SimpleNamespace(model=model, n_vocab=V, n_ctx=n_ctx)
+        self.target = SimpleNamespace(n_vocab=V, n_ctx=n_ctx)
         self.session = Session(context)
         self.prefixes = KeptPrefixes(0, 0)
         self._drafter = DRAFTERS[drafter]()

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from localspec import LLM, LoadCancelled, memory_needed
+from localspec.engine.memory import MemoryEstimate
 from localspec.errors import (
     EngineBusy,
     InvalidRequest,
@@ -16,7 +17,6 @@ from localspec.errors import (
     UnknownPair,
 )
 from localspec.llama import context, model
-from localspec.llama.memory import MemoryEstimate
 
 from .tinygguf import write_llama, write_mamba
 
@@ -38,9 +38,9 @@ def files(tmp_path_factory):
 @pytest.fixture
 def prepares(monkeypatch):
     """Every load measures, and makes and tries a copy of the draft."""
-    monkeypatch.setattr("localspec.preparation.MIN_BYTES", 0)
-    monkeypatch.setattr("localspec.preparation._can_pay", lambda *_arguments: True)
-    monkeypatch.setattr("localspec.preparation.require_room", lambda *_arguments: None)
+    monkeypatch.setattr("localspec.engine.draft_copy.MIN_BYTES", 0)
+    monkeypatch.setattr("localspec.engine.draft_copy._can_pay", lambda *_arguments: True)
+    monkeypatch.setattr("localspec.engine.draft_copy.require_room", lambda *_arguments: None)
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_what_fits(free, fits):
 
 def test_a_pair_of_which_only_the_target_fits_is_refused_before_any_is_loaded(files, monkeypatch, opened):
     needed = memory_needed(files["target"], n_ctx=512).total
-    monkeypatch.setattr("localspec.llama.memory.free_memory", lambda: needed + 1000)
+    monkeypatch.setattr("localspec.engine.memory.free_memory", lambda: needed + 1000)
     with pytest.raises(LocalspecError, match=r"target\.gguf and draft\.gguf .* MB are free") as caught:
         LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3)
     assert opened == []

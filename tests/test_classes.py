@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.classes import TOKENS, WidthClass, width_classes
-from localspec.strictness import Widths, describe_classes, usable_widths
+from localspec.engine.strict import Widths, describe_classes, usable_widths
 
 from .fakes import FakeContext
 

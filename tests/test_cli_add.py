@@ -13,7 +13,7 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import FileMissing
-from localspec.hub.pull import pull
+from localspec.hub.fetching import pull
 from localspec.pairs.catalogue import own_folder, pair
 from localspec.pairs.pair import HubSource, LocalSource
 from localspec.store.store import Store

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec import calibration
-from localspec.calibration import Costs
 from localspec.cli import main
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import loading_options, model_options
 from localspec.cli.progress import progress_of
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable
+from localspec.engine import measured_costs as calibration
+from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context
 
 from .tinygguf import write_llama, write_mamba
@@ -218,7 +218,7 @@ def test_calibrate_shows_both_models_and_measures_once(
 
     def calibrate(context: Context, *, verifies: bool, min_width: int) -> Calibration:
         assert min_width == 1
-        measured.append(context.model.path.name)
+        measured.append(context.weights.path.name)
         step = 0.01 * len(measured)
         return Calibration(CostTable({1: step, 4: 1.5 * step}, slope=1e-6), steady=True)
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec.cli import loading, main, pulling
+from localspec.cli import main, pulling
+from localspec.cli import opening as loading
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
@@ -268,7 +269,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
 
 
 def test_the_defaults_are_those_of_the_library(opened: list[ModelOptions]) -> None:
-    from localspec.engine_options import EngineOptions
+    from localspec.engine.options import EngineOptions
 
     assert run("-p", "hi").exit_code == 0
     (options,) = opened
@@ -428,9 +429,9 @@ def test_tables_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) ->
 
 def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     script = (
-        "from localspec.cli import loading, main\n"
+        "from localspec.cli import opening, main\n"
         "from tests.fake_llm import FakeLLM\n"
-        "loading.open_engine = lambda options, notify: FakeLLM()\n"
+        "opening.open_engine = lambda options, notify: FakeLLM()\n"
         "main()\n"
     )
     return subprocess.run(

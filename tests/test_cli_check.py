@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec import calibration
 from localspec.cli import main
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable
-from localspec.engine import Engine
-from localspec.engine_options import EngineOptions
+from localspec.engine import measured_costs as calibration
+from localspec.engine.engine import Engine
+from localspec.engine.options import EngineOptions
 from localspec.errors import SourceUnreachable, UnknownPair
+from localspec.gguf.metadata import read_metadata
 from localspec.hub import subject
-from localspec.llama.metadata import read_metadata
 from localspec.measure import prospect
 from localspec.pairs.catalogue import HubSource, ModelFile, Pair
 from localspec.pairs.reference import Reference
@@ -262,7 +262,7 @@ def test_the_speedup_is_that_of_measured_costs(
     assert prospect.prospect(ours, theirs, EngineOptions(n_ctx=256, threads=77), home).gain is None
     alone = prospect.prospect(ours, None, options, home).gain
     assert alone is not None and alone["cost_ratio"] == 0
-    monkeypatch.setattr("localspec.calibration.default_home", lambda: home)
+    monkeypatch.setattr("localspec.engine.measured_costs.default_home", lambda: home)
     line = run(*files, "-c", "256").stdout.splitlines()[-1]
     assert line.startswith("Expected speedup, by the share of drafted tokens that stand (assumed): ")
     assert f"{gain['estimates'][1]['speedup']:.2f}x at 70%" in line

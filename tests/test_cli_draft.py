@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec import preparation
 from localspec.cli import main
+from localspec.engine import draft_copy as preparation
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.prepared import ORIGINAL

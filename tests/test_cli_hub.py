@@ -15,10 +15,11 @@ from click.testing import CliRunner, Result
 
 import localspec
 from localspec import LLM
-from localspec.cli import loading, main
+from localspec.cli import main
+from localspec.cli import opening as loading
 from localspec.errors import InvalidRequest, NotDownloaded, UnknownPair
-from localspec.files.progress import Progress
 from localspec.hub import huggingface, remote
+from localspec.system.progress import Progress
 from tests.hubserver import Hub, running_hub
 from tests.storekit import Shelf
 from tests.tinygguf import write_llama
@@ -220,7 +221,7 @@ def test_rm_and_draft_take_references() -> None:
 def test_rm_of_a_split_model_takes_what_was_prepared_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.preparation.default_home", lambda: tmp_path / "store")
+    monkeypatch.setattr("localspec.engine.draft_copy.default_home", lambda: tmp_path / "store")
     run("pull", SPLIT, "-q")
     run("draft", "make", "-md", SPLIT, "-q")
     assert list((tmp_path / "store" / "prepared").iterdir())

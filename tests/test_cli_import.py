@@ -11,10 +11,10 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import DiskFull
-from localspec.files import disk
 from localspec.pairs.catalogue import own_folder, pair
 from localspec.pairs.pair import LocalSource
 from localspec.store import importing
+from localspec.system import disk
 from tests.storekit import Shelf, listing, run, start
 from tests.tinygguf import write_llama, write_mamba
 

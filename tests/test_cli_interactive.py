@@ -18,8 +18,8 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
 from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
+from localspec.decoding.seeds import attempt_seed
 from localspec.errors import PromptTooLong, StoreError
-from localspec.seeds import attempt_seed
 from tests.fake_llm import FakeLLM
 
 

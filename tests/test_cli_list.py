@@ -10,16 +10,17 @@ from io import StringIO
 
 import pytest
 
-from localspec import LLM, calibration
+from localspec import LLM
 from localspec.cli import listing
 from localspec.cli.listing import HEADINGS, table
+from localspec.engine import measured_costs as calibration
 from localspec.errors import PairingError
-from localspec.files.home import default_home
 from localspec.pairs.catalogue import own_folder
 from localspec.store import usage
 from localspec.store.holding import format_in_name, holding
 from localspec.store.measurements import this_machine
 from localspec.store.usage import last_use, record_use
+from localspec.system.home import default_home
 from tests.storekit import Shelf, model_file, run
 from tests.storekit import listing as everything
 from tests.tinygguf import write_llama, write_mamba

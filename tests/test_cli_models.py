@@ -15,11 +15,11 @@ from localspec.cli import main, remove
 from localspec.cli.models import pull as pull_command
 from localspec.cli.pulling import Lines, progress_display
 from localspec.errors import DownloadError
-from localspec.files.progress import Progress
-from localspec.hub import pull
+from localspec.hub import fetching as pull
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store
+from localspec.system.progress import Progress
 
 TARGET, DRAFT = b"target bytes", b"draft"
 

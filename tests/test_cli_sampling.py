@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import localspec
-from localspec.cli import loading, main
+from localspec.cli import main
+from localspec.cli import opening as loading
 from localspec.decoding.params import SamplingParams
 from tests.fake_llm import FakeLLM
 

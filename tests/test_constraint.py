@@ -24,11 +24,11 @@ from localspec.decoding.lookup import NgramDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
 from localspec.errors import InvalidRequest, LocalspecError, NoTokenLeft
-from localspec.llama import constraint as constraint_module
-from localspec.llama.constraint import constraint_on, forms_of_grammar, forms_of_schema, token_constraint
-from localspec.llama.matching import KEPT_MASKS, GrammarConstraint
-from localspec.llama.model import Model
-from localspec.llama.token_table import TokenTable
+from localspec.grammar import constraint as constraint_module
+from localspec.grammar.constraint import constraint_on, forms_of_grammar, forms_of_schema, token_constraint
+from localspec.grammar.matching import KEPT_MASKS, GrammarConstraint
+from localspec.grammar.token_table import TokenTable
+from localspec.llama.weights import Weights
 
 from .fakes import blended, generate, model_drafter, random_model
 from .grammars import (
@@ -170,7 +170,7 @@ def expected_forced(answer, limit) -> tuple[int, ...]:
 
 def test_a_forgotten_rollback_is_seen():
     with planted(
-        "localspec.llama.matching", "GrammarConstraint._move_to", "self._matcher.rollback(back)", "None"
+        "localspec.grammar.matching", "GrammarConstraint._move_to", "self._matcher.rollback(back)", "None"
     ):
         constraint = on_grammar(GRAMMAR)
         constraint.allowed([AB, B])
@@ -180,7 +180,7 @@ def test_a_forgotten_rollback_is_seen():
 def test_a_mask_of_another_path_of_the_same_length_is_seen():
     """llguidance 1.9.1 gives it out again after a rollback, unless another mask was computed in between."""
     with planted(
-        "localspec.llama.matching", "GrammarConstraint._forget_stale_mask", "self._compute()", "None"
+        "localspec.grammar.matching", "GrammarConstraint._forget_stale_mask", "self._compute()", "None"
     ):
         constraint = on_grammar(GRAMMAR)
         assert allowed(constraint, [AB]) == expected_mask([AB])
@@ -222,7 +222,7 @@ def test_a_finished_matcher_is_never_asked_again():
         ),
     ):
         with (
-            planted("localspec.llama.matching", function, right, wrong),
+            planted("localspec.grammar.matching", function, right, wrong),
             pytest.raises(AssertionError, match="asked"),
         ):
             all_questions()
@@ -485,11 +485,11 @@ FAULTS = {
         "localspec.decoding.sampler", "Sampler.__call__", "history[self.num_prompt :]", "history",
     ),
     "an end allowed at any time": (
-        "localspec.llama.matching", "GrammarConstraint._mask_behind", "mask | self._ends if may_end else mask",
+        "localspec.grammar.matching", "GrammarConstraint._mask_behind", "mask | self._ends if may_end else mask",
         "mask | self._ends",
     ),
     "one end of several": (
-        "localspec.llama.matching", "GrammarConstraint._mask_behind", "mask | self._ends if may_end else mask",
+        "localspec.grammar.matching", "GrammarConstraint._mask_behind", "mask | self._ends if may_end else mask",
         "mask | self._ends & (np.arange(len(mask)) == 9) if may_end else mask",
     ),
 }  # fmt: skip
@@ -587,7 +587,8 @@ def files(tmp_path_factory):
 
 
 def test_the_vocabulary_of_a_model(files):
-    model = Model(files["target"])
+    weights = Weights(files["target"])
+    model = weights.vocabulary
     try:
         constraint = token_constraint(model, grammar="root ::= [^z]*")
         mask = constraint.allowed([])
@@ -599,14 +600,15 @@ def test_the_vocabulary_of_a_model(files):
         assert constraint.count_legal([], model.tokenize("az", parse_special=False)) == 1
         assert token_constraint(model) is None
     finally:
-        model.close()
+        weights.close()
 
 
 def test_one_vocabulary_for_two_requests_at_once(files, monkeypatch):
     built = []
     original = TokenTable.__init__
     monkeypatch.setattr(TokenTable, "__init__", lambda self, *args: built.append(1) or original(self, *args))
-    model = Model(files["target"])
+    weights = Weights(files["target"])
+    model = weights.vocabulary
     try:
         threads = [
             threading.Thread(target=token_constraint, args=(model,), kwargs={"json_schema": {}})
@@ -618,7 +620,7 @@ def test_one_vocabulary_for_two_requests_at_once(files, monkeypatch):
             thread.join()
         assert built == [1]
     finally:
-        model.close()
+        weights.close()
 
 
 @pytest.mark.parametrize(
@@ -631,13 +633,14 @@ def test_one_vocabulary_for_two_requests_at_once(files, monkeypatch):
     ],
 )
 def test_bad_requests_name_their_field(files, options, name, reason):
-    model = Model(files["target"])
+    weights = Weights(files["target"])
+    model = weights.vocabulary
     try:
         with pytest.raises(InvalidRequest, match=reason) as caught:
             token_constraint(model, **options)
         assert caught.value.name == name
     finally:
-        model.close()
+        weights.close()
 
 
 def test_answers_of_a_model_follow_the_schema(files):
@@ -669,5 +672,5 @@ def test_answers_of_a_model_follow_the_schema(files):
 
 
 def test_the_library_is_loaded_for_a_grammar_only():
-    code = "import sys, localspec.answering; assert 'llguidance' not in sys.modules"
+    code = "import sys, localspec.answers.answering; assert 'llguidance' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

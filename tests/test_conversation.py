@@ -75,7 +75,7 @@ def test_each_prompt_begins_with_the_very_ids_read_and_written_before(llm, talk)
         assert after.said.prompt[: len(kept)] == kept
     assert talk.messages[0] == {"role": "system", "content": "be brief"}
     assert [message["role"] for message in talk.messages[1:]] == ["user", "assistant"] * 3
-    spelled = b"".join(llm.engine.target.model.piece(token, special=True) for token in talk.ids)
+    spelled = b"".join(llm.engine.vocab.piece(token, special=True) for token in talk.ids)
     expected = CHATML_TEXT.format(*(message["content"] for message in talk.messages))
     assert spelled.decode("utf-8", "replace") == expected
 
@@ -88,7 +88,7 @@ CHATML_TEXT = (
 
 
 def test_a_typed_control_token_stays_text_in_a_kept_history(llm, talk):
-    (end,) = llm.engine.target.model.tokenize("<|im_end|>", parse_special=True)
+    (end,) = llm.engine.vocab.tokenize("<|im_end|>", parse_special=True)
     assert talk.ids.count(end) == 6
 
 
@@ -102,7 +102,7 @@ def test_the_kept_history_answers_as_a_cold_engine_given_the_same_ids(llm, talk,
 
 def test_ids_are_kept_where_tokenizing_the_text_again_would_give_others(llm):
     """The bias makes the model write letter by letter what the tokenizer would join."""
-    model = llm.engine.target.model
+    model = llm.engine.vocab
     (joined,) = model.tokenize("th", parse_special=False)
     bias = dict.fromkeys((joined - 0,), 100.0) | {joined: float("-inf")}
     conversation = llm.conversation(**OPTIONS)
@@ -130,7 +130,7 @@ def test_a_template_that_rewrites_history_is_obeyed_and_named(files, name, reaso
             from localspec.text.prompt import render_prompt
 
             assert list(conversation.turns[-1].said.prompt) == render_prompt(
-                engine.target.model, engine.template, messages
+                engine.vocab, engine.template, messages
             )
 
 
@@ -141,7 +141,7 @@ def test_an_answer_cut_at_a_stop_string_is_read_again_without_it(llm):
     say(conversation.ask("x", stop=[whole[4:6]]))
     say(conversation.ask("y"))
     assert "stop string" in conversation.reread
-    text = b"".join(llm.engine.target.model.piece(token) for token in conversation.turns[1].said.prompt)
+    text = b"".join(llm.engine.vocab.piece(token) for token in conversation.turns[1].said.prompt)
     assert whole[:6] not in text.decode("utf-8", "replace")
 
 
@@ -334,7 +334,7 @@ def test_a_failed_save_leaves_the_old_file(llm, talk, tmp_path, monkeypatch):
     path = tmp_path / "c"
     talk.save(path)
     before = path.read_bytes()
-    monkeypatch.setattr("localspec.saved.os.fsync", lambda _handle: _full_disk())
+    monkeypatch.setattr("localspec.answers.saved.os.fsync", lambda _handle: _full_disk())
     with pytest.raises(ConversationFileError, match="No space"):
         talk.save(path)
     assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["c"]
@@ -352,7 +352,7 @@ def test_an_interrupted_save_leaves_the_old_file_alone(talk, tmp_path, monkeypat
         raise error
 
     with monkeypatch.context() as patch, pytest.raises(error):
-        patch.setattr("localspec.saved.os.fsync", interrupt)
+        patch.setattr("localspec.answers.saved.os.fsync", interrupt)
         talk.save(path)
     assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["c"]
     talk.save(path)

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from localspec.cli import main
+from localspec.compute.probe import Device, Probe
 from localspec.doctor import examine as examining
 from localspec.doctor import folders, library, machine, network
 from localspec.doctor.cpu import cpu_features
@@ -23,10 +24,9 @@ from localspec.doctor.environment import check_environment
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.doctor.python import _interpreter, check_python
 from localspec.errors import FileMissing, SourceUnreachable, StoreError
-from localspec.llama import ram
-from localspec.llama.probe import Device, Probe
 from localspec.pairs.catalogue import DEFAULT_PAIR, pair
 from localspec.store.store import Store
+from localspec.system import ram
 from tests.fake_llama import fake_llama, without
 from tests.hubserver import Hub, running_hub
 
@@ -46,8 +46,8 @@ def only(findings: Iterator[Finding], topic: str) -> Finding:
     return found
 
 
-def in_library(monkeypatch: pytest.MonkeyPatch, probe: Probe, topic: str = library.TOPIC) -> Finding:
-    monkeypatch.setattr(library, "probe_library", lambda _seconds: probe)
+def in_library(monkeypatch: pytest.MonkeyPatch, probe: Probe, topic: str = "llama.cpp") -> Finding:
+    monkeypatch.setattr("localspec.llama.library.probe_library", lambda _seconds: probe)
     return only(library.check_library(), topic)
 
 

@@ -108,7 +108,7 @@ def test_streamed_text_joined_is_the_whole_text(llm):
     chunks = list(llm.stream("abc", max_tokens=80, seed=3, temperature=1.5, top_k=0, top_p=1, min_p=0))
     completion = chunks[-1].completion
     assert "".join(chunk.text for chunk in chunks) == completion.text
-    raw = b"".join(llm.engine.target.model.piece(token) for token in completion.ids)
+    raw = b"".join(llm.engine.vocab.piece(token) for token in completion.ids)
     assert completion.text == raw.decode("utf-8", "replace")
     assert [token for chunk in chunks for token in chunk.tokens] == list(completion.ids)
     assert all(chunk.completion is None for chunk in chunks[:-1])
@@ -148,11 +148,11 @@ def test_every_end_of_generation_token_ends_an_answer(files, draft_tokens):
 
 
 def llm_eog(path):
-    from localspec.llama.model import Model
+    from localspec.llama.weights import Weights
 
-    model = Model(path)
+    model = Weights(path)
     try:
-        return model.eog_tokens
+        return model.vocabulary.eog_tokens
     finally:
         model.close()
 
@@ -259,7 +259,7 @@ def test_no_template_says_so_and_raw_prompts_work(files):
 
 
 def test_control_tokens_typed_by_a_user_stay_text(llm):
-    model = llm.engine.target.model
+    model = llm.engine.vocab
     typed = sorted(model.control_literals)[0]
     from localspec.text.prompt import render_prompt
 
@@ -351,7 +351,7 @@ def test_settings_name_both_models(llm):
 
 
 def test_gpu_layers_without_gpu_support_warn_once(files, monkeypatch):
-    monkeypatch.setattr("localspec.engine.supports_gpu", lambda: False)
+    monkeypatch.setattr("localspec.llama.backend.supports_gpu", lambda: False)
     with load(files["target"], gpu_layers=5) as llm:
         assert sum("GPU" in warning for warning in llm.warnings) == 1
 
@@ -433,14 +433,10 @@ def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain, monkeypatc
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
     monkeypatch.setattr(AdaptiveController, "rate", lambda *_: 1.0)
-    before, llm._weights.adaptive = llm._weights.adaptive, AdaptiveController(cheap, cheap)
+    before, llm._keeper.adaptive = llm._keeper.adaptive, AdaptiveController(cheap, cheap)
     try:
-        text = (
-            b"".join(llm.engine.target.model.piece(token) for token in plain)
-            .decode("latin-1")
-            .replace("\0", "")
-        )
+        text = b"".join(llm.engine.vocab.piece(token) for token in plain).decode("latin-1").replace("\0", "")
         answer = llm.generate("abc", max_tokens=200, draft_tokens="auto", prediction=text, **GREEDY)
     finally:
-        llm._weights.adaptive = before
+        llm._keeper.adaptive = before
     assert answer.ids == plain and answer.stats.accepted > 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine import Engine
-from localspec.engine_options import EngineOptions
+from localspec.engine.engine import Engine
+from localspec.engine.options import EngineOptions
 
 from .tinygguf import write_llama
 

@@ -12,11 +12,11 @@ import huggingface_hub.constants
 import pytest
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, HashMismatch, SourceUnreachable
-from localspec.files.partial import Partial
-from localspec.files.progress import Reporter
 from localspec.hub import endpoint, hubfile
 from localspec.hub.huggingface import HubFetcher
 from localspec.pairs.catalogue import ModelFile
+from localspec.system.partial import Partial
+from localspec.system.progress import Reporter
 from tests.hubkit import HUB, Recorder, content, hub_of, make_pair, model_file, run_cli, sandbox
 from tests.hubserver import Hub
 

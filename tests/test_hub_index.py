@@ -12,7 +12,7 @@ import pytest
 
 from localspec.errors import DownloadError, FileMissing, SourceUnreachable
 from localspec.hub import pip
-from localspec.hub.pull import pull
+from localspec.hub.fetching import pull
 from localspec.store.store import Store
 from tests.hubkit import content, make_pair, make_wheels, model_file, sandbox, write_wheel
 from tests.wheelserver import Index, running_index

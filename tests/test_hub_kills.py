@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.files.disk import sha256_of
 from localspec.pairs.pair import ModelFile, Pair
 from localspec.store.store import Store
+from localspec.system.disk import sha256_of
 from tests.hubkit import KILLED, content, hub_of, make_pair, make_wheels, model_file, run_cli, sandbox
 from tests.hubserver import Hub
 from tests.wheelserver import Index, running_index
@@ -37,7 +37,7 @@ def count(name):
             os.kill(os.getpid(), 9)
 
 sys.addaudithook(lambda name, _: count(name))
-from localspec.files.progress import Reporter
+from localspec.system.progress import Reporter
 report = Reporter.__call__
 
 def counted(self, done, phase="download"):

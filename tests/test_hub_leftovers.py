@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 import pytest
 
 from localspec.errors import DiskFull, OfflineError, StoreError
-from localspec.files import partial
-from localspec.files.partial import Partial
-from localspec.files.progress import Progress
 from localspec.hub import pypi
-from localspec.hub.pull import pull
+from localspec.hub.fetching import pull
 from localspec.store import hfcache
 from localspec.store.store import Store
+from localspec.system import partial
+from localspec.system.partial import Partial
+from localspec.system.progress import Progress
 from tests.hubkit import HUB, Recorder, content, hub_of, make_pair, make_wheels, model_file, sandbox
 from tests.hubserver import Hub
 

@@ -15,11 +15,11 @@ import filelock
 import pytest
 
 from localspec.errors import StoreError
-from localspec.files.locks import NO_LOCKS, locked
-from localspec.files.progress import Progress
-from localspec.hub.pull import pull
+from localspec.hub.fetching import pull
 from localspec.pairs.pair import Pair
 from localspec.store.store import Store
+from localspec.system.locks import NO_LOCKS, locked
+from localspec.system.progress import Progress
 from tests.hubkit import (
     KILLED,
     ROOT,

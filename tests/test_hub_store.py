@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from localspec.errors import NotDownloaded, StoreError
-from localspec.files.home import default_home
 from localspec.pairs.catalogue import ModelFile
 from localspec.store import store as store_module
 from localspec.store.prepared import PreparedDrafts
 from localspec.store.store import Store
+from localspec.system.home import default_home
 from tests.hubkit import content, make_pair, model_file
 
 BODY = {name: content(seed, 3000) for seed, name in enumerate(("target.gguf", "draft.gguf", "other.gguf"))}

@@ -10,14 +10,14 @@ import huggingface_hub.constants
 import pytest
 
 from localspec.errors import DownloadError, HashMismatch, SourceUnreachable
-from localspec.files.partial import Partial
-from localspec.files.progress import Reporter
 from localspec.hub import hubfile, huggingface, pace
+from localspec.hub.fetching import pull
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.pace import Pace
-from localspec.hub.pull import pull
 from localspec.hub.within import within
 from localspec.store.store import Store
+from localspec.system.partial import Partial
+from localspec.system.progress import Reporter
 from tests.hubkit import HUB, content, hub_of, make_pair, model_file, sandbox
 from tests.hubserver import Hub
 

@@ -12,7 +12,7 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import EngineClosed, InvalidRequest, LoadCancelled, ModelFileError
-from localspec.llama.watch import current_watch
+from localspec.system.load_watch import current_watch
 
 from .tinygguf import write_llama, write_trio
 
@@ -41,7 +41,7 @@ def test_idle_weights_are_freed_and_come_back_with_the_same_answers(files):
         settings, drafting = llm.settings, llm.drafting
         target = llm.engine.target
         # Not loaded any more as soon as nobody can get at it, which is a moment before it is freed.
-        eventually(lambda: not llm.loaded and target._handle is None and target.model._handle is None)
+        eventually(lambda: not llm.loaded and target._handle is None and target.weights._handle is None)
         assert (llm.settings, llm.drafting) == (settings, drafting) and not llm.loaded
         for _ in range(3):
             assert llm.generate("abc", **GREEDY).ids == expected
@@ -58,7 +58,7 @@ def test_nothing_is_freed_during_an_answer_or_a_use(files):
         stream.close()
         with llm.using() as engine:
             time.sleep(0.2)
-            assert llm.loaded and engine.target.model.tokenize("abc", parse_special=False)
+            assert llm.loaded and engine.vocab.tokenize("abc", parse_special=False)
 
 
 def test_a_stream_made_before_and_read_after_unloading(files):
@@ -153,7 +153,7 @@ def loading_until_cancelled(patch) -> threading.Event:
         eventually(lambda: watch.cancelled)
         watch.check()
 
-    patch.setattr("localspec.weights.load_engine", load_engine)
+    patch.setattr("localspec.engine.keeper.load_engine", load_engine)
     return begun
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import PairingError
-from localspec.llama.metadata import Metadata, read_metadata
-from localspec.llama.model import Model
-from localspec.pairing.judgement import Judgement, judge, judge_files
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.llama.weights import Weights
+from localspec.pairs.judgement import Judgement, judge, judge_files
 
 from . import tinygguf
 
@@ -95,9 +95,9 @@ def test_every_fact_about_the_real_pair_is_harmless_and_its_ends_are_those_of_ll
 ) -> None:
     assert {reason.severity for reason in judge_files(*real_paths).reasons} == {"harmless"}
     for path in (real_paths[1], smollm_path):
-        model = Model(path)
+        model = Weights(path)
         try:
-            assert model.metadata.eog_ids == model.eog_tokens
+            assert model.metadata.eog_ids == model.vocabulary.eog_tokens
         finally:
             model.close()
 
@@ -339,8 +339,8 @@ def test_ends_of_generation_are_those_of_llama_cpp(
     tmp_path: Path, names: tuple[str, ...], extra: dict[str, int]
 ) -> None:
     changed = dict(zip(range(100, 200), names, strict=False))
-    model = Model(tinygguf.write_llama(tmp_path / "model.gguf", changed_tokens=changed, extra=extra))
+    model = Weights(tinygguf.write_llama(tmp_path / "model.gguf", changed_tokens=changed, extra=extra))
     try:
-        assert model.metadata.eog_ids == model.eog_tokens
+        assert model.metadata.eog_ids == model.vocabulary.eog_tokens
     finally:
         model.close()

@@ -16,7 +16,8 @@ import pytest
 from localspec import LLM
 from localspec.errors import EngineBusy, EngineClosed, InvalidRequest, LocalspecError, ModelLoadError
 from localspec.llama import backend
-from localspec.llama.model import LONGEST_TEXT, Model
+from localspec.llama.vocabulary import LONGEST_TEXT
+from localspec.llama.weights import Weights
 
 from .tinygguf import write_llama, write_trio
 
@@ -181,12 +182,12 @@ def test_a_dropped_engine_frees_its_memory(files):
 
     load()
     gc.collect()
-    assert live[0]._handle is None and live[0].model._handle is None
+    assert live[0]._handle is None and live[0].weights._handle is None
 
 
 def test_a_draft_that_fails_to_load_frees_the_target(files, tmp_path, monkeypatch):
     opened = []
-    original = Model.__init__
+    original = Weights.__init__
 
     def watched(self, *args, **kwargs):
         opened.append(self)
@@ -194,7 +195,7 @@ def test_a_draft_that_fails_to_load_frees_the_target(files, tmp_path, monkeypatc
             raise ModelLoadError("The second model does not load.")
         original(self, *args, **kwargs)
 
-    monkeypatch.setattr(Model, "__init__", watched)
+    monkeypatch.setattr(Weights, "__init__", watched)
     with pytest.raises(ModelLoadError, match="second"):
         LLM.from_files(files["target"], files["draft"], draft_tokens=3)
     assert opened[0]._handle is None
@@ -202,7 +203,9 @@ def test_a_draft_that_fails_to_load_frees_the_target(files, tmp_path, monkeypatc
 
 def test_nothing_is_loaded_for_a_pair_that_is_refused(files, tmp_path, monkeypatch):
     other = write_llama(tmp_path / "o.gguf", changed_tokens={t: f"other{t}" for t in range(40, 200)})
-    monkeypatch.setattr("localspec.engine.Model", lambda *_args, **_kwargs: pytest.fail("loaded weights"))
+    monkeypatch.setattr(
+        "localspec.llama.weights.Weights", lambda *_args, **_kwargs: pytest.fail("loaded weights")
+    )
     with pytest.raises(LocalspecError, match="draft"):
         LLM.from_files(files["target"], other)
 
@@ -210,10 +213,10 @@ def test_nothing_is_loaded_for_a_pair_that_is_refused(files, tmp_path, monkeypat
 @pytest.mark.parametrize("pre", ["tekken", "gpt-4o", "default", "qwen2"])
 def test_a_long_run_of_one_character_does_not_end_the_process(tmp_path, pre):
     """Some pre-tokenizers recurse once per character: from 27,000 on they overflowed an ordinary stack."""
-    model = Model(write_llama(tmp_path / "model.gguf", pre=pre))
+    model = Weights(write_llama(tmp_path / "model.gguf", pre=pre))
     try:
         for run in (" ", "a", "="):
-            assert len(model.tokenize(run * 200_000, parse_special=True)) > 1000
+            assert len(model.vocabulary.tokenize(run * 200_000, parse_special=True)) > 1000
     finally:
         model.close()
 

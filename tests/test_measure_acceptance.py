@@ -200,9 +200,8 @@ def fake_engine(n_ctx: int = 64, draft_ctx: int = 64, draft_vocab: int = N) -> A
     engine = SimpleNamespace(
         target=SimpleNamespace(), draft=draft, session=Session(target), no_draft_reason=""
     )
-    engine.target = SimpleNamespace(
-        n_ctx=n_ctx, n_vocab=N, n_outputs=32, n_batch=32, model=SimpleNamespace(eog_tokens=frozenset())
-    )
+    engine.vocab = SimpleNamespace(eog_tokens=frozenset())
+    engine.target = SimpleNamespace(n_ctx=n_ctx, n_vocab=N, n_outputs=32, n_batch=32)
     engine.context = target
     return engine
 
@@ -350,7 +349,7 @@ def test_a_draft_too_long_or_no_draft_model_is_refused(llm: LLM) -> None:
     for length in (0, 32):
         with pytest.raises(InvalidRequest, match=f"{length} drafted tokens"):
             Recorder(llm, PARAMS, length)
-    file = llm.engine.target.model.path
+    file = llm.engine.target.weights.path
     complaint = pytest.raises(InvalidRequest, match="no draft model to record: none was given")
     with LLM.from_files(file, n_ctx=256, threads=1, draft_tokens=0) as alone, complaint:
         Recorder(alone, PARAMS, 2)

@@ -243,7 +243,7 @@ def test_a_difference_is_explained_when_the_gap_is_within_twice_the_distance(llm
     assert found is not None and found.explained
     assert (found.index, found.gap) == (0, pytest.approx(gap, abs=1e-4))
     assert found.below_best == pytest.approx(gap, abs=1e-4)
-    piece = llm.engine.target.model.piece
+    piece = llm.engine.vocab.piece
     assert (found.expected, found.got) == tuple(piece(t).decode("utf-8", "replace") for t in (best, second))
     unexplained = narrow.difference(prompt, *pair, logits)
     assert unexplained is not None and not unexplained.explained

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from localspec import LLM
-from localspec.calibration import Costs
+from localspec.answers.request import Completion
 from localspec.decoding.costs import CostTable
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
+from localspec.engine.measured_costs import Costs
 from localspec.measure.bench import WARM_UP, Bench, BenchOptions, Measured
 from localspec.measure.prompts import Prompt
 from localspec.measure.report import report, scenario_figures, shares
 from localspec.measure.timing import Tally, Timing, timed_answer
-from localspec.request import Completion
 
 from .tinygguf import write_llama, write_pair
 

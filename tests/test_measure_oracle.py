@@ -111,7 +111,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 @pytest.mark.parametrize("length", [1, 3, 8])
 def test_a_greedy_trace_foretells_every_round_of_a_fixed_length(llm: LLM, prompt: str, length: int) -> None:
     settings = {"temperature": 0, "max_tokens": 60}
-    ids = llm.engine.target.model.tokenize(prompt, parse_special=False)
+    ids = llm.engine.vocab.tokenize(prompt, parse_special=False)
     answer = llm.generate(ids, **settings).ids
     llm.forget()
     runs = model_runs(record(llm.engine, GREEDY, ids, answer).model)

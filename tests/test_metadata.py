@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.llama.gguf_reader import read_header
-from localspec.llama.metadata import Metadata, read_metadata
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.gguf.reader import read_header
 from tests import tinygguf
 
 
@@ -362,7 +362,7 @@ def test_the_reader_agrees_with_the_gguf_package(tiny: Path) -> None:
 def test_block_sizes_agree_with_the_gguf_package() -> None:
     import gguf
 
-    from localspec.llama.ggml_types import FILE_TYPES, TENSOR_TYPES
+    from localspec.gguf.types import FILE_TYPES, TENSOR_TYPES
 
     for kind, sizes in gguf.GGML_QUANT_SIZES.items():
         if kind.name == "Q8_1":  # a format of activations: no file has it, and the package has an old size

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec import LLM, AnswerOptions, memory_needed
-from localspec.engine_options import EngineOptions
+from localspec.engine.options import EngineOptions
 from localspec.errors import InvalidRequest, LocalspecError
 
 from .tinygguf import CHATML, write_llama

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import PairingError
-from localspec.llama.metadata import Metadata, read_metadata
-from localspec.pairing.check import check_pair, why_no_draft
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.pairs.check import check_pair, why_no_draft
 from tests import tinygguf
 
 

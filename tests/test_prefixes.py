@@ -10,9 +10,9 @@ from localspec import LLM
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.session import Session
+from localspec.engine.prefixes import MIN_TOKENS, KeptPrefixes
 from localspec.errors import InvalidRequest, LocalspecError, StateError
 from localspec.llama.context import Context
-from localspec.prefixes import MIN_TOKENS, KeptPrefixes
 
 from .fakes import FakeContext, generate, random_model
 from .tinygguf import write_gemma, write_llama, write_mamba
@@ -44,7 +44,7 @@ def conversation(first: int, length: int = 80) -> list[int]:
 def fake(count: int = 4, max_bytes: int = BIG, *, whole: bool = False) -> tuple[KeptPrefixes, Session]:
     session = Session(SavingContext(random_model(N_VOCAB, 1), N_VOCAB))
     prefixes = KeptPrefixes(count, max_bytes)
-    prefixes.watch(session, whole=whole)
+    prefixes.keep_cells_of(session, whole=whole)
     return prefixes, session
 
 
@@ -163,7 +163,7 @@ def test_a_copy_that_cannot_be_made_is_done_without(monkeypatch, error):
 
 
 def test_nothing_is_kept_when_memory_is_short(monkeypatch):
-    monkeypatch.setattr("localspec.prefixes.free_memory", lambda: 100)
+    monkeypatch.setattr("localspec.engine.prefixes.free_memory", lambda: 100)
     prefixes, session = fake()
     for first in (1, 2, 1):
         assert ask(prefixes, session, conversation(first)) == 0
@@ -180,7 +180,7 @@ def test_cells_that_a_failed_pass_took_are_not_kept():
 def test_a_context_that_cannot_be_saved_goes_on_as_before():
     prefixes = KeptPrefixes(4, BIG)
     session = Session(FakeContext(random_model(N_VOCAB, 1), N_VOCAB))
-    prefixes.watch(session)
+    prefixes.keep_cells_of(session)
     for first in (1, 2, 1):
         assert ask(prefixes, session, conversation(first)) == 0
 
@@ -228,7 +228,7 @@ PROMPTS = ["abc" * 40, "xyz" * 45, "the other one " * 9]
 def test_alternating_conversations_answer_as_a_fresh_engine(files, target, draft):
     paths = (files[target], files[draft] if draft else None)
     with load(*paths) as llm, load(*paths, keep_prefixes=0) as fresh:
-        model = llm.engine.target.model
+        model = llm.engine.vocab
         histories = [model.tokenize(text, parse_special=False, add_bos=True) for text in PROMPTS]
         for turn in range(3):
             for index, history in enumerate(histories):
@@ -243,7 +243,7 @@ def test_alternating_conversations_answer_as_a_fresh_engine(files, target, draft
 
 def test_a_recurrent_model_finds_its_whole_state_again(files):
     with load(files["mamba"]) as llm:
-        model = llm.engine.target.model
+        model = llm.engine.vocab
         a, b = (model.tokenize(text, parse_special=False) for text in PROMPTS[:2])
         first = llm.generate(a, **GREEDY)
         llm.generate(b, **GREEDY)
@@ -302,7 +302,9 @@ def test_forget_forgets_what_is_kept_and_close_frees_it(files):
 
 @pytest.mark.parametrize("options", [{"keep_prefixes": -1}, {"prefix_bytes": "1G"}, {"keep_prefixes": True}])
 def test_settings_that_make_no_sense_are_refused_before_anything_is_loaded(files, options, monkeypatch):
-    monkeypatch.setattr("localspec.engine.Model", lambda *_args, **_kwargs: pytest.fail("loaded weights"))
+    monkeypatch.setattr(
+        "localspec.llama.weights.Weights", lambda *_args, **_kwargs: pytest.fail("loaded weights")
+    )
     with pytest.raises(InvalidRequest, match=next(iter(options))) as caught:
         load(files["target"], **options)
     assert isinstance(caught.value, LocalspecError)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec import LLM, preparation
-from localspec.calibration import Costs
+from localspec import LLM
 from localspec.decoding.costs import CostTable
+from localspec.engine import draft_copy as preparation
+from localspec.engine.measured_costs import Costs
 from localspec.errors import ModelLoadError, StoreError
-from localspec.llama.metadata import read_metadata
-from localspec.llama.quantize import bytes_in_format, elements_by_type, requantize
+from localspec.gguf.formats import bytes_in_format, elements_by_type
+from localspec.gguf.metadata import read_metadata
+from localspec.llama.quantize import requantize
 from localspec.store import store as store_module
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.store.store import Store
@@ -59,7 +61,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     monkeypatch.setattr(preparation, "time_token", machine.time_token)
-    monkeypatch.setattr("localspec.weights.measured_costs", machine.costs)
+    monkeypatch.setattr("localspec.engine.keeper.measured_costs", machine.costs)
     return machine
 
 
@@ -118,7 +120,7 @@ def test_a_copy_that_lost_on_a_busy_machine_gets_another_trial(
 ) -> None:
     machine.seconds, machine.busy = SLOWER, True
     assert used(files, home)[0] == "draft.gguf"
-    monkeypatch.setattr(preparation, "requantize", None)  # the copy was kept
+    monkeypatch.setattr("localspec.llama.quantize.requantize", None)  # the copy was kept
     machine.seconds = FASTER
     for _ in range(2):
         assert used(files, home)[0] == "draft.q4_0.gguf"
@@ -149,7 +151,7 @@ def test_a_draft_on_a_gpu_is_used_as_it_is(
     files: tuple[Path, Path], home: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used(files, home)
-    monkeypatch.setattr(preparation, "resolve_gpu_layers", lambda _value, _name: 99)
+    monkeypatch.setattr("localspec.llama.library.LlamaCpp.resolve_gpu_layers", lambda *_: 99)
     assert used(files, home)[0] == "draft.gguf"
 
 
@@ -166,7 +168,7 @@ def test_another_number_of_threads_is_tried_on_the_same_copy(
     files: tuple[Path, Path], home: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used(files, home, threads=2)
-    monkeypatch.setattr(preparation, "requantize", None)
+    monkeypatch.setattr("localspec.llama.quantize.requantize", None)
     machine.seconds = SLOWER
     assert used(files, home, threads=1)[0] == "draft.gguf"
     assert used(files, home, threads=2)[0] == "draft.q4_0.gguf"
@@ -182,7 +184,7 @@ def test_a_draft_that_cannot_be_requantized_is_used_and_said_once(
     def refuse(source: Path, *_rest: object, **_options: object) -> None:
         raise ModelLoadError(f"llama.cpp could not requantize {source.name}: no.", "Check it.")
 
-    monkeypatch.setattr(preparation, "requantize", refuse)
+    monkeypatch.setattr("localspec.llama.quantize.requantize", refuse)
     name, _, warnings = used(files, home)
     assert name == "draft.gguf"
     assert warnings == (
@@ -255,15 +257,16 @@ def test_another_file_of_the_same_name_is_prepared_anew(
 KILLED_CHILD = """
 import os, sys
 from pathlib import Path
-from localspec import preparation
-from localspec.engine_options import EngineOptions
+from localspec.engine import draft_copy
+from localspec.llama import quantize
+from localspec.engine.options import EngineOptions
 
 def half(source, copy, name, threads):
     copy.with_name(copy.name + ".1.part").write_bytes(bytes(1000))
     os.kill(os.getpid(), 9)
 
-preparation.requantize = half
-preparation.try_draft(Path(sys.argv[1]), EngineOptions(), Path(sys.argv[2]))
+quantize.requantize = half
+draft_copy.try_draft(Path(sys.argv[1]), EngineOptions(), Path(sys.argv[2]))
 """
 
 
@@ -386,8 +389,8 @@ def test_two_candidates_are_timed_and_the_loser_is_deleted(
 
 
 def test_a_token_is_timed_in_turns_and_the_context_left_empty(files: tuple[Path, Path]) -> None:
-    from localspec.engine import Engine
-    from localspec.engine_options import EngineOptions
+    from localspec.engine.engine import Engine
+    from localspec.engine.options import EngineOptions
 
     ticks = iter(range(1000))
     engine = Engine(*files, EngineOptions(n_ctx=256))

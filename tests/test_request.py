@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.answers.request import AnswerOptions, checked_bias, sampling_params
+from localspec.checks import check_draft_tokens, checked_path, checked_prompt, text_or_items
 from localspec.decoding.params import SamplingParams
 from localspec.errors import InvalidRequest, PromptTooLong
-from localspec.request import (
-    AnswerOptions,
-    check_draft_tokens,
-    checked_bias,
-    checked_path,
-    checked_prompt,
-    sampling_params,
-    text_or_items,
-)
 
 N_VOCAB, N_CTX = 10, 4
 

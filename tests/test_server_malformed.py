@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from localspec import LLM
-from localspec.llama.model import LONGEST_TEXT
+from localspec.llama.vocabulary import LONGEST_TEXT
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest
 

@@ -10,10 +10,11 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import ModelFileError
-from localspec.llama.gguf_reader import HeaderIncomplete
-from localspec.llama.metadata import parse_metadata, read_headers, read_metadata
-from localspec.llama.quantize import elements_by_type, requantize
-from localspec.llama.split import PartName, part_name
+from localspec.gguf.formats import elements_by_type
+from localspec.gguf.metadata import parse_metadata, read_headers, read_metadata
+from localspec.gguf.reader import HeaderIncomplete
+from localspec.gguf.split import PartName, part_name
+from localspec.llama.quantize import requantize
 from tests.tinygguf import write_llama
 
 PROMPT = list(range(40, 60))

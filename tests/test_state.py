@@ -7,12 +7,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from localspec.compute.context_options import ContextOptions
+from localspec.compute.state import MAGIC, pack, unpack
 from localspec.decoding.session import Session
 from localspec.errors import DecodeError, InvalidRequest, LocalspecError, StateError
 from localspec.llama.context import Context
-from localspec.llama.context_options import ContextOptions
-from localspec.llama.model import Model
-from localspec.llama.state import MAGIC, pack, unpack
+from localspec.llama.weights import Weights
 
 from .tinygguf import write_gemma, write_llama, write_mamba
 
@@ -32,7 +32,7 @@ def files(tmp_path_factory):
 
 @contextmanager
 def opened(path, **options):
-    model = Model(path)
+    model = Weights(path)
     context = Context(model, ContextOptions(**{"n_ctx": 128, "n_sequences": 2, **options}))
     try:
         yield context

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec import calibration
 from localspec.cli import main
-from localspec.engine_options import EngineOptions
+from localspec.engine import measured_costs as calibration
+from localspec.engine.options import EngineOptions
 from localspec.errors import SourceUnreachable
-from localspec.llama.backend import physical_cores
-from localspec.llama.metadata import read_metadata
+from localspec.gguf.metadata import read_metadata
 from localspec.measure.fitting import fitting_pairs
 from localspec.measure.suggest import LeftOut, Suggestion, Suggestions, Target, suggest_drafts
 from localspec.pairs import catalogue
@@ -27,6 +26,7 @@ from localspec.store.candidates import Candidate, candidates
 from localspec.store.measurements import this_build, this_machine
 from localspec.store.prepared import PreparedDrafts, Source, Trial
 from localspec.store.store import Store
+from localspec.system.cores import physical_cores
 from tests.tinygguf import write_llama, write_mamba
 
 HUB = HubSource("someone/some-GGUF", "0" * 40)
@@ -355,8 +355,8 @@ def test_a_target_that_is_not_there(store: Store, tmp_path: Path) -> None:
 
 
 def test_pairs_for_this_machine(store: Store, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.llama.ram.total_memory", lambda: 4 * 10**9)
-    monkeypatch.setattr("localspec.llama.ram.free_memory", lambda: 3 * 10**9)
+    monkeypatch.setattr("localspec.system.ram.total_memory", lambda: 4 * 10**9)
+    monkeypatch.setattr("localspec.system.ram.free_memory", lambda: 3 * 10**9)
     little = paired(models / "target.gguf", models / "small.gguf", "little")
     huge = replace(little, name="huge", target=replace(little.target, bytes=10**10, sha256="1" * 64))
     know([huge, little], monkeypatch)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from localspec.answers.queue import Ticket, Turns
 from localspec.errors import EngineBusy, EngineClosed
-from localspec.turns import Ticket, Turns
 
 SECONDS = 60
 

@@ -45,7 +45,7 @@ def add(
     """
     from localspec.cli.pulling import progress_display
     from localspec.hub.adding import part
-    from localspec.pairing.check import check_pair
+    from localspec.pairs.check import check_pair
     from localspec.store.known import known_files
     from localspec.store.own import check_name, keep_pair, own_pair
     from localspec.store.store import Store

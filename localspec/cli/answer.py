@@ -11,8 +11,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from localspec.answers.request import Chunk, Completion
     from localspec.llm import LLM
-    from localspec.request import Chunk, Completion
 
 Start = Callable[[], "Iterator[Chunk]"]
 POLL_SECONDS = 0.1

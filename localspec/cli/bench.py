@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from localspec.cli import loading
+from localspec.cli import opening as loading
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options_with, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli import loading
+from localspec.cli import opening as loading
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
-    from localspec.calibration import Costs
     from localspec.decoding.costs import CostTable
+    from localspec.engine.measured_costs import Costs
     from localspec.llm import LLM
 
 
@@ -42,18 +42,18 @@ def calibrate(
             tables["draft"] = (llm.engine.draft, costs.draft)
         if as_json:
             described = {
-                role: {"file": str(context.model.path), **table.to_dict()}
+                role: {"file": str(context.weights.path), **table.to_dict()}
                 for role, (context, table) in tables.items()
             }
             click.echo(json.dumps(described))
         else:
             for role, (context, table) in tables.items():
-                _show(f"{role}: {context.model.path.name}, {context.threads} threads", table)
+                _show(f"{role}: {context.weights.path.name}, {context.threads} threads", table)
 
 
 def costs_of(llm: LLM, *, redo: bool = False, quiet: bool = False) -> Costs:
     """What passes cost here, measured if need be. Raises `InvalidRequest` for a model that cannot be drafted for."""
-    from localspec.calibration import measured_costs
+    from localspec.engine.measured_costs import measured_costs
     from localspec.errors import InvalidRequest
 
     reason = llm.engine.no_draft_reason

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli import loading
+from localspec.cli import opening as loading
 from localspec.cli.answer import figures, write_out
 from localspec.cli.conversation import Conversation
 from localspec.cli.model_options import ModelOptions

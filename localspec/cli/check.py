@@ -11,7 +11,7 @@ from localspec.cli.options import context_option, json_option, offline_option
 
 if TYPE_CHECKING:
     from localspec.measure.prospect import Memory, Prospect
-    from localspec.pairing.judgement import Judgement
+    from localspec.pairs.judgement import Judgement
 
 _NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
 
@@ -44,13 +44,13 @@ def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[
 
     from localspec.errors import ModelFileError
     from localspec.hub.subject import models_named
-    from localspec.pairing.judgement import judge, unusable
+    from localspec.pairs.judgement import judge, unusable
 
     try:
         ours, theirs = models_named(target, draft, offline=offline)
     except ModelFileError as error:
         return unusable(Path(target), None if draft is None else Path(draft), error), None
-    from localspec.engine_options import EngineOptions
+    from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
 
     return judge(ours, theirs, n_ctx=n_ctx), prospect(ours, theirs, EngineOptions(n_ctx=n_ctx))
@@ -84,7 +84,7 @@ def _differences(judgement: Judgement) -> list[str]:
 
 
 def _memory(outlook: Prospect) -> str:
-    from localspec.files.progress import readable
+    from localspec.system.progress import readable
 
     def line(role: str, part: Memory) -> str:
         return f"{role} {readable(part.weights)} and {readable(part.cache)}"

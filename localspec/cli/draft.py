@@ -50,8 +50,8 @@ def draft(
 
 
 def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
-    from localspec.engine_options import EngineOptions
-    from localspec.preparation import try_draft
+    from localspec.engine.draft_copy import try_draft
+    from localspec.engine.options import EngineOptions
 
     trial = try_draft(
         path, EngineOptions(threads=threads), None, notify=(lambda _sentence: None) if quiet else say
@@ -63,8 +63,8 @@ def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
 
 
 def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
-    from localspec.files.progress import readable
-    from localspec.preparation import forget
+    from localspec.engine.draft_copy import forget
+    from localspec.system.progress import readable
 
     path = _path(pair, file)
     freed = forget(path, None)
@@ -96,7 +96,7 @@ def _show(path: Path | None, as_json: bool) -> None:
 
 
 def _size(record: Record, name: str) -> str:
-    from localspec.files.progress import readable
+    from localspec.system.progress import readable
 
     return f", {readable(record.copies[name])}"
 

@@ -14,8 +14,8 @@ from localspec.cli.terminal import say
 from localspec.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from localspec.files.progress import ProgressCallback
     from localspec.store.store import Store
+    from localspec.system.progress import ProgressCallback
 
 UNKNOWN = 1
 
@@ -74,9 +74,9 @@ def _recognised(
     paths: list[Path], store: Store, show: ProgressCallback | None
 ) -> tuple[dict[Path, Path], list[Path]]:
     """Where each known file lies now, and the files that are not known."""
-    from localspec.files.progress import Reporter
     from localspec.store.importing import checked_size, recognised, take_over
     from localspec.store.known import known_files
+    from localspec.system.progress import Reporter
 
     known, taken, unknown = known_files(store), {}, []
     for path in paths:
@@ -95,12 +95,12 @@ def _named(
     name: str, paths: list[Path], store: Store, show: ProgressCallback | None, summary: str, licence: str
 ) -> dict[Path, Path]:
     """Where the files of the new pair lie now."""
-    from localspec.files.progress import Reporter
-    from localspec.llama.metadata import read_metadata
-    from localspec.pairing.check import check_pair
+    from localspec.gguf.metadata import read_metadata
+    from localspec.pairs.check import check_pair
     from localspec.store.importing import take_over
     from localspec.store.known import known_files
     from localspec.store.own import check_name, keep_pair, own_file, own_pair
+    from localspec.system.progress import Reporter
 
     check_name(name, store)
     metadata = [read_metadata(path) for path in paths]

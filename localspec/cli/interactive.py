@@ -14,12 +14,12 @@ from localspec.cli.conversation import Conversation, Turn
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS
 from localspec.cli.terminal import busy, checked_text, say, write_answer
+from localspec.decoding.seeds import attempt_seed
 from localspec.errors import ContextFull, LocalspecError, PromptTooLong
-from localspec.seeds import attempt_seed
 
 if TYPE_CHECKING:
+    from localspec.answers.request import Completion
     from localspec.llm import LLM
-    from localspec.request import Completion
 
 COMMANDS = {
     "help": ("", "list the commands"),

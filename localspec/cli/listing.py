@@ -31,7 +31,7 @@ def list_pairs(as_json: bool) -> None:
     PREPARED is the size of the faster copies of the draft made for this machine; CALIBRATED says whether what passes
     cost was measured here. `localspec show NAME` tells more about one.
     """
-    from localspec.calibration import calibrated_files
+    from localspec.engine.measured_costs import calibrated_files
     from localspec.store.holding import holding
     from localspec.store.known import known_pairs
     from localspec.store.store import Store
@@ -71,7 +71,7 @@ def _block(headings: Sequence[str], row: Sequence[str], columns: int) -> list[st
 
 
 def _row(held: Holding, calibrated: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    from localspec.files.progress import readable
+    from localspec.system.progress import readable
 
     pair, here = held.pair, held.presence == "yes"
     return (

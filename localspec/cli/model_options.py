@@ -87,7 +87,7 @@ class ModelOptions:
         self.sampling()
         form = {name: text for name, text in self.answering().items() if name in ("grammar", "json_schema")}
         if form:
-            from localspec.llama.constraint import check_form
+            from localspec.grammar.constraint import check_form
 
             check_form(**form)
 

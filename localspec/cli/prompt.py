@@ -20,7 +20,7 @@ def history_path() -> Path:
     """LOCALSPEC_HOME where it is set, else the user's state folder. Raises `StoreError`."""
     from platformdirs import user_state_path
 
-    from localspec.files.home import home_folder
+    from localspec.system.home import home_folder
 
     given = os.environ.get("LOCALSPEC_HOME")
     home = home_folder(given) if given else user_state_path("localspec", appauthor=False)

@@ -26,9 +26,9 @@ def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
     damaged files set aside, and stale locks. Whole models of no known pair are removed only if you say so, or with -y.
     What a stopped `localspec pull` can go on from stays; and where a pair file cannot be read, every model does.
     """
-    from localspec.files.progress import readable
     from localspec.store.pruning import knows_all, left_overs, remove_left_over
     from localspec.store.store import Store
+    from localspec.system.progress import readable
 
     store = Store()
     warn_of_pair_files(store)
@@ -60,7 +60,7 @@ def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
 
 
 def _agreed(item: LeftOver, yes: bool, as_json: bool) -> bool:
-    from localspec.files.progress import readable
+    from localspec.system.progress import readable
 
     if yes:
         return True

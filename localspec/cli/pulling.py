@@ -12,8 +12,8 @@ from localspec.cli.terminal import is_terminal, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from localspec.files.progress import Progress, ProgressCallback
     from localspec.pairs.reference import Reference
+    from localspec.system.progress import Progress, ProgressCallback
 
 LINES_PER_PHASE = 10
 
@@ -22,7 +22,7 @@ def pull_pair(
     name: str, *, source: str = "auto", offline: bool = False, quiet: bool = False
 ) -> tuple[Path, Path | None]:
     """Fetch what is missing of the pair; its target and draft files. Raises what `hub.pull.pull` raises."""
-    from localspec.hub.pull import pull
+    from localspec.hub.fetching import pull
     from localspec.pairs.catalogue import pair
     from localspec.store.store import Store
 
@@ -80,7 +80,7 @@ class Lines:
 
     def __call__(self, progress: Progress) -> None:
         """Print a line if there is something new to say."""
-        from localspec.files.progress import readable
+        from localspec.system.progress import readable
 
         key = (progress.file, progress.phase)
         tenth = LINES_PER_PHASE * progress.done // max(progress.total, 1)

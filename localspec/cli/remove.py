@@ -23,11 +23,11 @@ def remove(name: str, yes: bool) -> None:
     Files that another one needs stay, and so do files of one's own where they lie. A pair that was made with
     `localspec add` or `import` is forgotten too.
     """
-    from localspec.files.progress import readable
     from localspec.hub.hubmodels import remove_reference
     from localspec.pairs.catalogue import pair
     from localspec.pairs.reference import parse_reference
     from localspec.store.store import Store
+    from localspec.system.progress import readable
 
     store = Store()
     reference = parse_reference(name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli import loading
+from localspec.cli import opening as loading
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import Seconds, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import say
@@ -141,8 +141,8 @@ def _serve(
     consent: loading.Consent,
     unload_after: float | None,
 ) -> None:
-    from localspec.llama.watch import LoadWatch, watching
     from localspec.server import serve as server
+    from localspec.system.load_watch import LoadWatch, watching
 
     opening = (
         server.tcp_socket(place.host, place.port)

@@ -13,8 +13,8 @@ from localspec.cli.options import json_option
 from localspec.cli.terminal import printable, say
 
 if TYPE_CHECKING:
-    from localspec.llama.metadata import Metadata
-    from localspec.pairing.judgement import Judgement
+    from localspec.gguf.metadata import Metadata
+    from localspec.pairs.judgement import Judgement
     from localspec.store.holding import Holding
     from localspec.store.store import Store
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def show(name: str, ctx_size: int, as_json: bool) -> None:
     """Show everything about the pair NAME: files and where they come from, licence, context, memory, prepared drafts,
     calibration, and whether the draft fits."""
-    from localspec.calibration import calibrated_files
+    from localspec.engine.measured_costs import calibrated_files
     from localspec.pairs import catalogue
     from localspec.store.exporting import origins
     from localspec.store.holding import holding
@@ -54,7 +54,7 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
 
 def _metadata(held: Holding) -> list[Metadata | None]:
     from localspec.errors import ModelFileError
-    from localspec.llama.metadata import read_metadata
+    from localspec.gguf.metadata import read_metadata
 
     found: list[Metadata | None] = []
     for path in held.paths:
@@ -68,7 +68,7 @@ def _metadata(held: Holding) -> list[Metadata | None]:
 
 def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
     """Bytes of the weights and of the KV caches; None while a file is not here to tell."""
-    from localspec.engine_options import EngineOptions
+    from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
 
     target, draft = (*models, None)[:2]
@@ -79,7 +79,7 @@ def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
 
 def _judgement(models: Sequence[Metadata | None]) -> Judgement | None:
     """Whether the draft fits; None while a file is not here to tell."""
-    from localspec.pairing.judgement import judge
+    from localspec.pairs.judgement import judge
 
     target, draft = (*models, None)[:2]
     return None if target is None or None in models else judge(target, draft)
@@ -94,8 +94,8 @@ def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
 
 def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None) -> list[str]:
     from localspec.cli.draft import sentence
-    from localspec.files.progress import readable
     from localspec.store.exporting import origins
+    from localspec.system.progress import readable
 
     pair = held.pair
     lines = [f"{pair.name}: {pair.summary}", ""]

@@ -44,10 +44,10 @@ def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, of
 
 
 def _drafts(text: str, n_ctx: int, show_all: bool, offline: bool) -> dict[str, Any]:
-    from localspec.engine_options import EngineOptions
+    from localspec.engine.options import EngineOptions
     from localspec.hub.remote import read_remote_metadata
     from localspec.measure.suggest import Suggestions, suggest_drafts
-    from localspec.pairing.judgement import judge
+    from localspec.pairs.judgement import judge
     from localspec.store.candidates import candidates
     from localspec.store.store import Store
 
@@ -160,11 +160,11 @@ def _named(file: ModelFile | None, store: Store) -> str:
 
 
 def _pairs(n_ctx: int, show_all: bool) -> dict[str, Any]:
-    from localspec.engine_options import EngineOptions
-    from localspec.llama.ram import free_memory, total_memory
+    from localspec.engine.options import EngineOptions
     from localspec.measure.fitting import fitting_pairs
     from localspec.pairs.catalogue import pairs
     from localspec.store.store import Store
+    from localspec.system.ram import free_memory, total_memory
 
     total, free = total_memory(), free_memory()
     fits = fitting_pairs(pairs(), Store(), EngineOptions(n_ctx=n_ctx), total=total, free=free)
@@ -196,7 +196,7 @@ def _fit(fit: Fit) -> dict[str, object]:
 
 
 def _unfit(fit: Fit, total: int) -> dict[str, object]:
-    from localspec.files.progress import readable
+    from localspec.system.progress import readable
 
     about = "" if fit.exact else "about "
     reason = f"it needs {about}{readable(fit.needed)} of memory, and this machine has {readable(total)}"

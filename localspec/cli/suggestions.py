@@ -13,8 +13,8 @@ from localspec.cli.terminal import printable
 
 def show_drafts(result: Mapping[str, Any]) -> None:
     """Drafts for a target, best first, and what to run."""
-    from localspec.files.progress import readable
     from localspec.measure.suggest import ASSUMED
+    from localspec.system.progress import readable
 
     if result["no_draft"]:
         click.echo(f"{result['no_draft']}\nRun: {result['run']}")
@@ -56,7 +56,7 @@ def _gain(speedup: float | None) -> str:
 
 def show_pairs(result: Mapping[str, Any]) -> None:
     """Pairs that fit this machine, and what to run."""
-    from localspec.files.progress import readable
+    from localspec.system.progress import readable
 
     found = result["pairs"]
     memory = f"{readable(result['free_bytes'])} of {readable(result['memory_bytes'])} are free"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
-from localspec.decoding.checks import as_integer, as_number, shown
+from localspec.checks import as_integer, as_number, shown
 from localspec.errors import InvalidRequest
 
 MIN_TEMPERATURE = 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -99,6 +100,14 @@ class _CoupledRound:
         return coupled(
             target_probs, draft, lambda probs, index: perturbed(probs, self.noise, self.position + index)
         )
+
+
+def choose_rule(verify: str, seed: int | None) -> Rule:
+    """For "auto": coupled where a seed asks for a text that repeats with any draft; else block, which keeps most."""
+    chosen = secrets.randbits(63) if seed is None else seed
+    if verify == "coupled" or (verify == "auto" and seed is not None):
+        return CoupledRule(chosen)
+    return RejectionRule(chosen) if verify == "rejection" else BlockRule(chosen)
 
 
 class Noise:

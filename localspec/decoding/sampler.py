@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.checks import shown
+from localspec.checks import shown
 from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampling import adjusted, choose

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from localspec.doctor.finding import Finding, note, ok, problem
 from localspec.errors import LocalspecError
-from localspec.files.disk import CHANGE_HOME, MAKE_ROOM
-from localspec.files.home import default_home
-from localspec.files.progress import readable
 from localspec.pairs.catalogue import DEFAULT_PAIR, pair
 from localspec.store.store import FORMAT, Store
+from localspec.system.disk import CHANGE_HOME, MAKE_ROOM
+from localspec.system.home import default_home
+from localspec.system.progress import readable
 
 _LEAST_ROOM = 1 << 30
 

@@ -1,4 +1,4 @@
-"""llama-cpp-python: version, whether its library runs here, what it was compiled for, and its devices."""
+"""Compute libraries: version, whether each runs here, what it was compiled for, and its devices."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from localspec.compute.probe import Probe
 from localspec.doctor.cpu import cpu_features
 from localspec.doctor.finding import Finding, note, ok, problem
-from localspec.files.progress import readable
-from localspec.llama.backend import TESTED, is_tested
-from localspec.llama.probe import SECONDS, Probe, probe_library
+from localspec.engine.libraries import libraries
+from localspec.system.progress import readable
 
-TOPIC = "llama.cpp"
-_TESTED = f"{TESTED[0]} up to below {TESTED[1]}"
-_PIN = f"'llama-cpp-python>={TESTED[0]},<{TESTED[1]}'"
-REBUILD = (
-    "Compile it on this machine: "
-    f"pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python {_PIN}."
-)
+if TYPE_CHECKING:
+    from localspec.compute.library import Library
+
+SECONDS = 60.0
+"""Given to each library."""
 _WINDOWS = {0xC000001D: "SIGILL", 0xC0000005: "access violation", 0xC0000409: "SIGABRT"}
 """What Windows tells a parent, under the names of elsewhere."""
 _WORTH_HAVING = ("AVX", "AVX2", "FMA", "F16C", "DOTPROD", "MATMUL_INT8")
@@ -28,38 +27,48 @@ _WORTH_HAVING = ("AVX", "AVX2", "FMA", "F16C", "DOTPROD", "MATMUL_INT8")
 
 def check_library(seconds: float = SECONDS) -> Iterator[Finding]:
     """Probes in a child process, which is given that time."""
-    probe = probe_library(seconds)
-    yield _version(probe.version)
-    yield _running(probe, seconds)
-    if probe.usable:
-        yield from _features(probe.features)
-        yield from _devices(probe)
+    for library in libraries():
+        probe = library.probe(seconds)
+        yield _version(library, probe.version)
+        yield _running(library, probe, seconds)
+        if probe.usable:
+            yield from _features(library, probe.features)
+            yield from _devices(probe)
 
 
-def _version(version: str | None) -> Finding:
-    topic = "llama-cpp-python"
+def _version(library: Library, version: str | None) -> Finding:
+    topic = library.package
     if version is None:
-        return problem(topic, "llama-cpp-python is not installed.", f"Install it: pip install {_PIN}.")
-    if not is_tested(version):
-        fact = f"llama-cpp-python {version} is installed; localspec is tested with {_TESTED}."
-        return problem(topic, fact, f"Install a tested version: pip install {_PIN}.", version=version)
-    return ok(topic, f"llama-cpp-python {version}, of the tested range ({_TESTED})", version=version)
+        return problem(topic, f"{topic} is not installed.", f"Install it: pip install {library.requirement}.")
+    if not library.is_tested(version):
+        fact = f"{topic} {version} is installed; localspec is tested with {library.tested}."
+        remedy = f"Install a tested version: pip install {library.requirement}."
+        return problem(topic, fact, remedy, version=version)
+    return ok(topic, f"{topic} {version}, of the tested range ({library.tested})", version=version)
 
 
-def _running(probe: Probe, seconds: float) -> Finding:
+def _rebuild(library: Library) -> str:
+    return (
+        "Compile it on this machine: pip install --force-reinstall --no-deps --no-cache-dir "
+        f"--no-binary {library.package} {library.requirement}."
+    )
+
+
+def _running(library: Library, probe: Probe, seconds: float) -> Finding:
+    topic = library.name
     data: dict[str, object] = {"stage": probe.stage, "exit_code": probe.code}
     if probe.usable:
-        return ok(TOPIC, "its library loads and answers, tried in a process of its own", **data)
+        return ok(topic, "its library loads and answers, tried in a process of its own", **data)
     if probe.error is not None:
-        return problem(TOPIC, probe.error[0], probe.error[1], **data)
-    fact, remedy = _ending(probe, seconds)
+        return problem(topic, probe.error[0], probe.error[1], **data)
+    fact, remedy = _ending(probe, seconds, _rebuild(library))
     words = _last_words(probe.said)
     if words:
         fact = f'{fact} Its last words: "{words}".'
-    return problem(TOPIC, fact, remedy, **data)
+    return problem(topic, fact, remedy, **data)
 
 
-def _ending(probe: Probe, seconds: float) -> tuple[str, str]:
+def _ending(probe: Probe, seconds: float, rebuild: str) -> tuple[str, str]:
     """Sentence and remedy for a child that did not come to its end."""
     while_ = {"load": "while it was loaded", "ask": "when asked for its devices"}.get(
         probe.stage, "before it was loaded"
@@ -74,18 +83,18 @@ def _ending(probe: Probe, seconds: float) -> tuple[str, str]:
         return (
             f"The library used an instruction that this processor does not have {while_} (SIGILL): "
             "it was compiled for another kind of processor.",
-            REBUILD,
+            rebuild,
         )
     if name == "SIGABRT":
-        return f"The library gave up {while_} (SIGABRT).", REBUILD
+        return f"The library gave up {while_} (SIGABRT).", rebuild
     if name == "SIGKILL":
         return (
             f"The system killed the library {while_} (SIGKILL): most likely the memory was full.",
             "Close other programs, or give the container more memory.",
         )
     if name:
-        return f"The library crashed {while_} ({name}).", REBUILD
-    return f"The library ended its process {while_} (exit code {probe.code}).", REBUILD
+        return f"The library crashed {while_} ({name}).", rebuild
+    return f"The library ended its process {while_} (exit code {probe.code}).", rebuild
 
 
 def _signal_name(code: int | None) -> str:
@@ -102,7 +111,7 @@ def _last_words(said: str) -> str:
     return lines[-1][-200:] if lines else ""
 
 
-def _features(built: dict[str, int]) -> Iterator[Finding]:
+def _features(library: Library, built: dict[str, int]) -> Iterator[Finding]:
     """What the library was compiled for, against what the processor has."""
     topic = "processor"
     cpu = cpu_features()
@@ -120,10 +129,10 @@ def _features(built: dict[str, int]) -> Iterator[Finding]:
         fact = (
             f"The library was compiled with {', '.join(lacking)}, which this processor lacks: it will crash."
         )
-        yield problem(topic, fact, REBUILD, **data)
+        yield problem(topic, fact, _rebuild(library), **data)
     elif unused:
         fact = f"The processor has {', '.join(unused)}, and the library was compiled without: it is slow."
-        yield note(topic, fact, REBUILD, **data)
+        yield note(topic, fact, _rebuild(library), **data)
     else:
         used = [name for name in compiled if cpu.get(name)]
         yield ok(

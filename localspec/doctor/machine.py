@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 
 from localspec.doctor.finding import Finding, note, ok
-from localspec.files.progress import readable
-from localspec.llama.backend import physical_cores
-from localspec.llama.ram import container_limit, free_memory, total_memory
 from localspec.pairs.catalogue import DEFAULT_PAIR, pair
+from localspec.system.cores import physical_cores
+from localspec.system.progress import readable
+from localspec.system.ram import container_limit, free_memory, total_memory
 
 _BUSY = 0.5
 _LOOK_SECONDS = 0.5

@@ -1,1 +1,1 @@
-"""GBNF: llama.cpp's grammar notation, read and written as the grammar library wants it. Text in, text out."""
+"""Which tokens a grammar or a JSON schema allows next."""

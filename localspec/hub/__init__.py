@@ -1,1 +1,1 @@
-"""Pairs of models: the catalogue, their sources, the store they lie in, and whether two models pair."""
+"""Where models come from: a hub and a package index, found, fetched and verified."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.files.progress import ProgressCallback
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.hub.finding import resolve
 from localspec.hub.remote import read_remote_metadata
-from localspec.llama.metadata import Metadata, read_metadata
 from localspec.pairs.pair import ModelFile
 from localspec.pairs.reference import parse_reference
 from localspec.store.own import own_file
 from localspec.store.store import Store
+from localspec.system.progress import ProgressCallback
 
 
 @dataclass(frozen=True)

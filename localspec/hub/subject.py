@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from localspec.errors import OfflineError, UnknownPair
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.hub.finding import resolve
 from localspec.hub.remote import read_remote_metadata
-from localspec.llama.metadata import Metadata, read_metadata
 from localspec.pairs.catalogue import ModelFile, Pair, pair
 from localspec.pairs.pair import HubSource
 from localspec.pairs.reference import Reference, parse_reference

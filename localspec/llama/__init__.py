@@ -1,1 +1,1 @@
-"""The only room that talks to llama.cpp. No pointer, buffer view or foreign exception leaves it."""
+"""llama.cpp through llama-cpp-python, as a compute library. No pointer, buffer view or foreign exception leaves it."""

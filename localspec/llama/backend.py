@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import logging
 import os
 import sys
 import threading
-import weakref
 from collections import deque
 from functools import cache
 from importlib import metadata
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from localspec.errors import BackendError
-from localspec.llama.forks import is_forked
-from localspec.llama.watch import LoadWatch, current_watch
+from localspec.errors import BackendError, InvalidRequest
+from localspec.system.at_exit import close_before_library
+from localspec.system.load_watch import LoadWatch, current_watch
 
+PACKAGE = "llama-cpp-python"
 TESTED = ("0.3.36", "0.3.37")
 """Tested range of llama-cpp-python: from the first, below the second."""
 
 log = logging.getLogger("localspec.llama")
+ALL_LAYERS = 2**31 - 1
 _recent: deque[tuple[int, str]] = deque(maxlen=50)
 _start = threading.Lock()
-
-
-class Closable(Protocol):
-    """What must be freed before the interpreter is gone."""
-
-    def close_at_exit(self) -> None: ...
-
-
-_alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def library() -> Any:
@@ -53,24 +45,39 @@ def _load() -> Any:
     _check_shape(llama_cpp)
     llama_cpp.llama_log_set(_log_callback(llama_cpp), None)
     llama_cpp.llama_backend_init()
-    atexit.register(_close_all)
+    close_before_library(lambda: _silence(llama_cpp))
     return llama_cpp
+
+
+def _silence(llama_cpp: Any) -> None:
+    """C's `abs` takes log lines and does nothing."""
+    llama_cpp.llama_log_set(ctypes.cast(_libc().abs, llama_cpp.llama_log_callback), None)
 
 
 def _install() -> str:
     return f"pip install 'llama-cpp-python>={TESTED[0]},<{TESTED[1]}'."
 
 
-def _check_version() -> None:
+def version() -> str:
+    """Of llama-cpp-python. Raises `BackendError` where it is not installed."""
     try:
-        version = metadata.version("llama-cpp-python")
+        return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
-        raise BackendError("llama-cpp-python is not installed.", f"Install it: {_install()}") from error
-    if not is_tested(version):
+        raise BackendError(f"{PACKAGE} is not installed.", f"Install it: {_install()}") from error
+
+
+def build() -> str:
+    """The package with its version, which pins llama.cpp's. Raises `BackendError`."""
+    return f"{PACKAGE} {version()}"
+
+
+def _check_version() -> None:
+    found = version()
+    if not is_tested(found):
         raise BackendError(
-            f"llama-cpp-python {version} is installed; localspec is tested with {TESTED[0]} up to below {TESTED[1]}.",
+            f"llama-cpp-python {found} is installed; localspec is tested with {TESTED[0]} up to below {TESTED[1]}.",
             f"Install a tested version: {_install()}",
-            version=version,
+            version=found,
         )
 
 
@@ -207,37 +214,23 @@ def _libc() -> Any:
     return ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 
 
-def close_at_exit(thing: Closable) -> None:
-    """Close `thing` before the interpreter tears modules down, if nobody did before."""
-    _register()
-    _alive.add(thing)
-
-
-@cache
-def _register() -> None:
-    """Also before the library is there: a load may be under way at exit."""
-    atexit.register(_close_all)
-
-
-def _close_all() -> None:
-    if is_forked():
-        return
-    for thing in list(_alive):
-        thing.close_at_exit()
-    if _load.cache_info().currsize:
-        # What did not end in time must not call into an interpreter that is gone: C's `abs` does nothing instead.
-        llama_cpp = _load()
-        llama_cpp.llama_log_set(ctypes.cast(_libc().abs, llama_cpp.llama_log_callback), None)
-
-
 def supports_gpu() -> bool:
     """Whether this build can offload layers to a GPU."""
     return bool(library().llama_supports_gpu_offload())
 
 
-def physical_cores() -> int:
-    """Physical cores this process may use: a second thread per core slows matrix products down."""
-    import psutil
+def resolve_gpu_layers(value: str | int, name: str = "gpu_layers") -> int:
+    """Number of layers to offload; 0 where the build cannot.
 
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+    Raises `InvalidRequest` for anything but auto, all or a number >= 0.
+    """
+    if isinstance(value, str) and value in ("auto", "all"):
+        return ALL_LAYERS if supports_gpu() else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= ALL_LAYERS:
+        raise InvalidRequest(f"{name} is {value!r}.", "It must be auto, all or a number, 0 or more.")
+    return value if supports_gpu() else 0
+
+
+def encode_path(path: Path) -> bytes:
+    """The bytes llama.cpp opens a file by: UTF-8 on Windows, the file system's own elsewhere."""
+    return str(path).encode("utf-8") if os.name == "nt" else os.fsencode(path)

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from localspec.llama.backend import library, native_strlen
-from localspec.llama.watch import current_watch
+from localspec.system.load_watch import current_watch
 
 
 class CancelFlag:

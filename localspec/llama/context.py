@@ -6,11 +6,12 @@ import ctypes
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localspec.compute import library, state
+from localspec.compute.context_options import ContextOptions
 from localspec.decoding.distribution import Logits
 from localspec.decoding.session import Span
 from localspec.errors import (
@@ -21,44 +22,57 @@ from localspec.errors import (
     ModelLoadError,
     StateError,
 )
-from localspec.llama import backend, state
+from localspec.llama import backend
 from localspec.llama.cancel import CancelFlag
-from localspec.llama.context_options import CACHE_TYPES, ContextOptions
-from localspec.llama.forks import check_process, claim_process, is_forked
-from localspec.llama.model import Model
+from localspec.system.cores import physical_cores
+from localspec.system.forks import check_process, claim_process, is_forked
+
+if TYPE_CHECKING:
+    from localspec.llama.weights import Weights
+
+CACHE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # fmt: skip
+"""ggml's numbers of the element types."""
 
 
 class Context:
-    """KV memory on a model. Close it before the model; `close` is idempotent.
+    """KV memory on weights. Close it before them; `close` is idempotent.
 
     Everything that would abort the process inside llama.cpp is refused here first.
     decode_seconds: time spent inside llama.cpp's passes so far.
     """
 
-    def __init__(self, model: Model, options: ContextOptions, cancel: CancelFlag | None = None) -> None:
+    def __init__(
+        self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
+    ) -> None:
         self._handle: Any = None
-        self.model = model
+        self.weights = weights
         self.options = options
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
         self.n_outputs = min(options.n_outputs, self.n_batch)
-        self.n_vocab = model.n_vocab
-        self.threads = options.threads or backend.physical_cores()
+        self.n_vocab = weights.vocabulary.n_vocab
+        self.threads = options.threads or physical_cores()
+        self.can_cut = not (weights.is_recurrent or weights.is_hybrid)
+        # A saved state holds no more of a sliding window than the window.
+        self.whole_states = weights.n_swa > 0 or not self.can_cut
         self.cancel = cancel or CancelFlag()
+        assert isinstance(self.cancel, CancelFlag), "a flag of this library"
         self.decode_seconds = 0.0
         self._lib = lib = backend.library()
         claim_process()
         backend.forget_log()
-        self._handle = lib.llama_init_from_model(model.handle, self._params())
+        self._handle = lib.llama_init_from_model(weights.handle, self._params())
         if backend.interrupted():
             self._free()
             backend.raise_interrupt()
         if not self._handle:
             raise ModelLoadError(
-                f"llama.cpp could not make a context of {self.n_ctx} tokens for {model.path}: "
+                f"llama.cpp could not make a context of {self.n_ctx} tokens for {weights.path}: "
                 f"{backend.last_log_line() or 'no reason given'}.",
                 "Ask for a smaller context or another cache type.",
-                path=str(model.path),
+                path=str(weights.path),
             )
         lib.llama_set_abort_callback(self._handle, self.cancel.callback, self.cancel.data)
         self._memory = lib.llama_get_memory(self._handle)
@@ -186,14 +200,14 @@ class Context:
         kept = min(held, length)
         if held > length and not self._lib.llama_memory_seq_rm(self._memory, sequence_id, length, -1):
             return self._forget(sequence_id)
-        if self.model.n_swa and not self._holds_window(sequence_id, kept):
+        if self.weights.n_swa and not self._holds_window(sequence_id, kept):
             return self._forget(sequence_id)
         return kept
 
     def _holds_window(self, sequence_id: int, length: int) -> bool:
         """Whether the next token finds all that its sliding window reaches."""
         first = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence_id))
-        return self.length(sequence_id) == length and first <= max(length - self.model.n_swa, 0)
+        return self.length(sequence_id) == length and first <= max(length - self.weights.n_swa, 0)
 
     def _forget(self, sequence_id: int) -> int:
         self._lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
@@ -202,11 +216,11 @@ class Context:
     @cached_property
     def _owner(self) -> state.Facts:
         return {
-            "model": state.weights_digest(self.model.path, self.model.metadata.size_bytes),
-            "build": metadata.version("llama-cpp-python"),
+            "model": state.weights_digest(self.weights.path, self.weights.metadata.size_bytes),
+            "build": backend.build(),
             "cache_type_k": self.options.cache_type_k,
             "cache_type_v": self.options.cache_type_v,
-            "repack": self.model.repack,
+            "repack": self.weights.repack,
         }
 
     def _check_sequence(self, sequence_id: int) -> None:

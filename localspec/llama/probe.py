@@ -14,54 +14,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60.0
+from localspec.compute.probe import Device, Probe
+
 _KEPT = 4000
 _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = "import sys; sys.path.append(sys.argv[1]); from localspec.llama.probe import main; main(sys.argv[2])"
 
 
-@dataclass(frozen=True)
-class Device:
-    """One that layers can run on. memory: (free, total) in bytes, 0 where it does not say."""
-
-    name: str
-    description: str
-    memory: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What became of the child.
-
-    stage:    how far it came: "start", "load" (the library), "ask" (for its facts) or "done".
-    version:  of llama-cpp-python, or None where there is none.
-    error:    (sentence, remedy) of a library that Python could not use, or None.
-    code:     exit code of the child, negative for a signal; None where the time was up.
-    said:     the end of what it wrote to standard error.
-    features: what the library was compiled for, e.g. {"AVX2": 1}, as llama.cpp spells it.
-    backends: kinds of devices that are compiled in, e.g. ("CPU", "CUDA").
-    """
-
-    stage: str = "start"
-    version: str | None = None
-    error: tuple[str, str] | None = None
-    code: int | None = 0
-    said: str = ""
-    features: dict[str, int] = field(default_factory=dict)
-    backends: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
-
-    @property
-    def usable(self) -> bool:
-        """Whether the library loaded and answered."""
-        return self.stage == "done" and self.error is None and self.code == 0
-
-
-def probe_library(seconds: float = SECONDS) -> Probe:
+def probe_library(seconds: float) -> Probe:
     """Load the library in a child and ask it; whatever becomes of the child is in the answer."""
     with tempfile.TemporaryDirectory(prefix="localspec-probe-") as folder:
         notes = Path(folder) / "notes.json"

@@ -17,7 +17,7 @@ from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
 from localspec.measure.kept import Kept, best, kept
@@ -67,7 +67,7 @@ class Recorder:
         engine = self._llm.engine
         answers: list[str] = []
         for _ in prompt.turns:
-            ids = render_prompt(engine.target.model, engine.template, prompt.messages(answers))
+            ids = render_prompt(engine.vocab, engine.template, prompt.messages(answers))
             with closing(self._llm.stream(ids, params=params, draft_tokens=0)) as chunks:
                 completion = [chunk.completion for chunk in chunks][-1]
             assert completion is not None, "the last chunk carries the completion"
@@ -98,7 +98,7 @@ def record(
     Uses the cells of both models; what the target's session holds of the text is not read again.
     """
     sequence = [*prompt, *answer]
-    sampler = Sampler(params, len(prompt), engine.target.model.eog_tokens)
+    sampler = Sampler(params, len(prompt), engine.vocab.eog_tokens)
     checker = _Checker(engine, sampler, sequence)
     # Backwards, so that the cells hold the text before each place. Behind the prompt itself nothing is ever drafted.
     for place in reversed(range(len(prompt) + 1, len(sequence), length + 1)):

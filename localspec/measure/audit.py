@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from localspec.checks import checked_prompt
 from localspec.llm import LLM
 from localspec.measure import audit_greedy, audit_seed
 from localspec.measure.audit_classes import audit_classes
@@ -16,7 +17,6 @@ from localspec.measure.audit_seed import SeedAudit
 from localspec.measure.difference import Rounding
 from localspec.measure.machine import machine, versions
 from localspec.measure.prompts import Prompt
-from localspec.request import checked_prompt
 
 PARTS = ("classes", "greedy", "sampled", "seed")
 Progress = Callable[[str, float], None]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
+from localspec.engine.strict import describe_classes
 from localspec.measure.audit_part import Part
 from localspec.measure.difference import MARGIN, Rounding
-from localspec.strictness import describe_classes
 
 
 def audit_classes(engine: Engine, rounding: Rounding) -> Part:

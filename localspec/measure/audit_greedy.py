@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from localspec.answers.request import Completion
 from localspec.decoding.params import SamplingParams
 from localspec.llm import LLM
 from localspec.measure.audit_part import Part, Tick
 from localspec.measure.difference import Answer, Rounding, logits
 from localspec.measure.prompts import Prompt
 from localspec.measure.timing import timed_answer
-from localspec.request import Completion
 from localspec.text.prompt import render_prompt
 
 PLAIN = "off"
@@ -51,7 +51,7 @@ class GreedyAudit:
         messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
         messages.append({"role": "user", "content": prompt.turns[0]})
         engine = self._llm.engine
-        ids = render_prompt(engine.target.model, engine.template, messages)
+        ids = render_prompt(engine.vocab, engine.template, messages)
         expected = self._answer(prompt.scenario, messages, PLAIN, reused=False)
         found = [
             (mode, self._answer(prompt.scenario, messages, mode, reused=reused))

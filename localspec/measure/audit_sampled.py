@@ -15,14 +15,14 @@ from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter
 from localspec.decoding.lookup import NgramDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
+from localspec.decoding.rules import choose_rule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.measure.audit_part import Part, Tick
 from localspec.measure.chisquare import Cell, Fit, detectable, fit
 from localspec.measure.prompts import Prompt
 from localspec.measure.replay import ReplayContext, ReplaySampler, RowBook
-from localspec.policy import choose_rule
 
 NUM_DRAFT_TOKENS = 2
 LENGTH = NUM_DRAFT_TOKENS + 2
@@ -80,7 +80,7 @@ class SampledAudit:
     def _prefix(self, prompt: Prompt) -> Iterator[dict[str, Any]]:
         self._tick(f"sampled: {prompt.scenario}, the target's rows")
         self._engine.forget()
-        ids = self._engine.target.model.tokenize(prompt.turns[0], parse_special=False)[:PREFIX]
+        ids = self._engine.vocab.tokenize(prompt.turns[0], parse_special=False)[:PREFIX]
         replay = Replay(self._engine, ids)
         joint = replay.joint()
         for subject in subjects(self._engine):
@@ -115,7 +115,7 @@ class Replay:
     """
 
     def __init__(self, engine: Engine, text: Sequence[int]) -> None:
-        self._eog = engine.target.model.eog_tokens
+        self._eog = engine.vocab.eog_tokens
         self._target = RowBook(Session(engine.target, min_width=engine.session.min_width))
         self._draft = RowBook(Session(engine.draft)) if engine.draft else None
         self._session = Session(ReplayContext(self._target), min_width=engine.session.min_width)

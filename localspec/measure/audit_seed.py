@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.answering import make_request, sampler_of
+from localspec.answers.answering import make_request, sampler_of
 from localspec.decoding.control import FixedLength
 from localspec.decoding.distribution import Logits
 from localspec.decoding.lookup import NgramDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import gumbel
+from localspec.decoding.rules import choose_rule, gumbel
 from localspec.decoding.stats import Stats
 from localspec.llm import LLM
 from localspec.measure.audit_greedy import PLAIN, answer_of
@@ -22,7 +22,6 @@ from localspec.measure.audit_part import Part, Tick
 from localspec.measure.difference import Answer, Rounding
 from localspec.measure.prompts import Prompt
 from localspec.measure.timing import timed_answer
-from localspec.policy import choose_rule
 from localspec.text.answer import AnswerText
 from localspec.text.prompt import render_prompt
 
@@ -79,7 +78,7 @@ class SeedAudit:
     def _prompt(self, prompt: Prompt) -> list[dict[str, Any]]:
         messages = [{"role": "user", "content": prompt.turns[0]}]
         engine = self._llm.engine
-        ids = render_prompt(engine.target.model, engine.template, messages)
+        ids = render_prompt(engine.vocab, engine.template, messages)
         self._llm.forget()
         expected, _ = self._answer(prompt.scenario, messages, ids, PLAIN)
         found = {mode: self._answer(prompt.scenario, messages, ids, mode) for mode in MODES}
@@ -108,7 +107,7 @@ class SeedAudit:
         """Drafted from repeated text alone, and at every chance."""
         engine = self._llm.engine
         request = make_request(engine, ids, 3, {"params": self._params})
-        text = AnswerText(engine.target.model.piece, engine.target.model.eog_tokens, ())
+        text = AnswerText(engine.vocab.piece, engine.vocab.eog_tokens, ())
         generation = Generation(
             engine.session,
             NgramDrafter(min_match=1, max_match=3),

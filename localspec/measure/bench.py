@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.calibration import Costs
 from localspec.decoding.calibrate import calibrate
 from localspec.decoding.params import SamplingParams
+from localspec.engine.measured_costs import Costs
 from localspec.llm import LLM
 from localspec.measure.oracle import oracle_speedup
 from localspec.measure.prompts import Prompt
@@ -128,7 +128,7 @@ class Bench:
             self._llm.forget()
             completion = self._answer(f"{name}: rehearsal", messages, params, PLAIN).completion
             self._llm.forget()
-            ids = render_prompt(engine.target.model, engine.template, messages)
+            ids = render_prompt(engine.vocab, engine.template, messages)
             traces.append(record(engine, params, ids, completion.ids))
             conversation.append(messages)
             history.append(completion.text.replace("\0", ""))  # which no prompt may hold

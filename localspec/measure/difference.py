@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from localspec.decoding.classes import WidthClass
 from localspec.decoding.distribution import Logits
 from localspec.decoding.session import Session
-from localspec.engine import Engine
-from localspec.pairing.check import why_no_draft
-from localspec.strictness import LENGTH, measured_classes
+from localspec.engine.engine import Engine
+from localspec.engine.strict import LENGTH, measured_classes
+from localspec.pairs.check import why_no_draft
 
 SHORT = 32
 """Cells before the rows compared, for a short context; `LENGTH` is a long one."""
@@ -71,9 +71,11 @@ class Rounding:
     def classes(self) -> dict[int, list[WidthClass]]:
         """Width classes of the target behind SHORT and LENGTH cells; empty where cells cannot be rolled back."""
         target = self._engine.target
-        if why_no_draft(target.model.metadata):
+        if why_no_draft(target.weights.metadata):
             return {}
-        return {length: measured_classes(target.model, target.options, length) for length in (SHORT, LENGTH)}
+        return {
+            length: measured_classes(target.weights, target.options, length) for length in (SHORT, LENGTH)
+        }
 
     @property
     def tolerance(self) -> float:
@@ -122,10 +124,10 @@ class Rounding:
         """An answer does not say which end of generation it ended with: the likeliest."""
         if index < len(answer.ids):
             return answer.ids[index]
-        return max(self._engine.target.model.eog_tokens, key=lambda token: float(values[token]))
+        return max(self._engine.vocab.eog_tokens, key=lambda token: float(values[token]))
 
     def _text(self, token: int) -> str:
-        return self._engine.target.model.piece(token, special=True).decode("utf-8", "replace")
+        return self._engine.vocab.piece(token, special=True).decode("utf-8", "replace")
 
 
 def logits(row: Logits, position: int) -> NDArray[np.float64]:

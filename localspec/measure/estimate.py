@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.calibration import Costs
 from localspec.decoding.costs import CostTable
+from localspec.engine.measured_costs import Costs
 from localspec.errors import InvalidRequest
 
 LONGEST = 16

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from localspec.engine_options import EngineOptions
+from localspec.engine.options import EngineOptions
 from localspec.errors import ModelFileError
-from localspec.llama.metadata import read_metadata
+from localspec.gguf.metadata import read_metadata
 from localspec.measure.prospect import Prospect, prospect
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store

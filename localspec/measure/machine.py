@@ -10,27 +10,29 @@ from typing import Any
 import psutil
 
 from localspec import __version__
-from localspec.llama.backend import physical_cores, supports_gpu
+from localspec.engine.libraries import libraries
 from localspec.llm import LLM
+from localspec.system.cores import physical_cores
 
 
 def machine(llm: LLM) -> dict[str, Any]:
     """System, processor, cores, memory, and how the target runs on them."""
-    target = llm.engine.target
+    engine = llm.engine
+    target = engine.target
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": physical_cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpu": supports_gpu(),
+        "gpu": not engine.library.why_no_gpu(),
         "threads": target.threads,
-        "gpu_layers": target.model.gpu_layers,
+        "gpu_layers": target.weights.gpu_layers,
     }
 
 
 def versions() -> dict[str, str]:
     """Of localspec and of what its speed depends on."""
-    packages = ("llama-cpp-python", "numpy")
+    packages = (*(library.package for library in libraries()), "numpy")
     return {
         "localspec": __version__,
         "python": platform.python_version(),

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.calibration import Costs, kept_costs
-from localspec.engine_options import EngineOptions
+from localspec.engine.draft_copy import chosen_copy
+from localspec.engine.measured_costs import Costs, kept_costs
+from localspec.engine.memory import kv_cache_bytes
+from localspec.engine.options import EngineOptions
 from localspec.errors import BackendError, ModelFileError
-from localspec.llama.memory import kv_cache_bytes
-from localspec.llama.metadata import Metadata, read_metadata
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.estimate import estimate, from_costs
-from localspec.preparation import chosen_copy
 
 ACCEPTANCES = (0.6, 0.7, 0.8)
 """Assumed: what becomes of a pair's drafts only running it tells."""

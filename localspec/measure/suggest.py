@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.engine_options import EngineOptions
+from localspec.engine.options import EngineOptions
 from localspec.errors import DownloadError, ModelFileError
-from localspec.llama.metadata import Metadata, read_metadata
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.prospect import ACCEPTANCES, Prospect, prospect
-from localspec.pairing.judgement import judge
 from localspec.pairs.catalogue import ModelFile
+from localspec.pairs.judgement import judge
 from localspec.store.candidates import Candidate
 
 ASSUMED = sorted(ACCEPTANCES)[len(ACCEPTANCES) // 2]

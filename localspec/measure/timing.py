@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 
+from localspec.answers.request import Completion, Messages
 from localspec.decoding.params import SamplingParams
 from localspec.llm import LLM
-from localspec.request import Completion, Messages
 
 Clock = Callable[[], float]
 

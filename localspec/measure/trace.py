@@ -16,7 +16,7 @@ from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import distribution
 from localspec.decoding.session import Session
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Pairs as they are described: the catalogue, pair files, names of a hub's models and their pins."""
+"""Which models belong together: catalogue, pair files, names and pins of a hub's models; whether two of them fit."""

@@ -11,9 +11,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
-from localspec.files.home import default_home
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
 from localspec.pairs.pairfile import read_pair
+from localspec.system.home import default_home
 
 __all__ = [
     "DEFAULT_PAIR",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from localspec.llama.split import part_name
+from localspec.gguf.split import part_name
 
 _QUANTIZATION = re.compile(
     r"(?<![a-z0-9])(?:ud-)?(?:(?:i?q|tq)[0-9]+|(?:bf|fp|f)[0-9]+|(?:mx|nv)fp[0-9]+)(?:_[a-z0-9]+)*(?![a-z0-9])",

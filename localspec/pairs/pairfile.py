@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.errors import CatalogueError
-from localspec.llama.split import part_name
+from localspec.gguf.split import part_name
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource, split_model
 
 CORRECT = "Correct the file, or remove it."

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import StoreError
-from localspec.files.disk import disk_errors, write_durably
-from localspec.files.home import default_home, home_folder
-from localspec.files.locks import locked
-from localspec.llama.split import part_name
+from localspec.gguf.split import part_name
 from localspec.pairs.pair import HubSource, ModelFile, Pair, split_model
+from localspec.system.disk import disk_errors, write_durably
+from localspec.system.home import default_home, home_folder
+from localspec.system.locks import locked
 
 FORMAT = 1
 TAG = "hub"

@@ -90,7 +90,7 @@ async def _in_thread(function: Any, *arguments: Any) -> Any:
 
 def _tokenize(llm: LLM, body: TokenizeRequest) -> dict[str, Any]:
     with llm.using() as engine:
-        ids = engine.target.model.tokenize(
+        ids = engine.vocab.tokenize(
             checked_text(body.content, "The content", name="content"),
             parse_special=body.parse_special is not False,
             add_bos=bool(body.add_special),
@@ -110,8 +110,8 @@ def _piece(data: bytes) -> str | list[int]:
 def _props(llm: LLM, service: Service) -> dict[str, Any]:
     params = service.settings.params
     with llm.using() as engine:
-        n_ctx, model = engine.target.n_ctx, engine.target.model
-        bos, eos, source = model.bos_text, model.eos_text, model.metadata.chat_template or ""
+        n_ctx, path, vocab = engine.target.n_ctx, engine.target.weights.path, engine.vocab
+        bos, eos, source = vocab.bos_text, vocab.eos_text, engine.template.source or ""
     return {
         "default_generation_settings": {
             "n_ctx": n_ctx,
@@ -132,7 +132,7 @@ def _props(llm: LLM, service: Service) -> dict[str, Any]:
         },
         "total_slots": 1,
         "model_alias": service.settings.name,
-        "model_path": str(model.path),
+        "model_path": str(path),
         "chat_template": source,
         "bos_token": bos,
         "eos_token": eos,

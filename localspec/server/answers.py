@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from fastapi import Request, Response
 
+from localspec.answers.request import Chunk, Completion
 from localspec.llm import LLM
-from localspec.request import Chunk, Completion
+from localspec.server.bounded_job import Watched
 from localspec.server.faults import ApiError, as_api_error
 from localspec.server.options import field_names, wants_stream
 from localspec.server.replies import EventStream, Json, event
 from localspec.server.schemas import Sampling
 from localspec.server.service import Service, Startable
-from localspec.server.watched import Watched
 
 log = logging.getLogger("localspec.server")
 Payload = dict[str, Any]

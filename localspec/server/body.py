@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from localspec.decoding.checks import shown
+from localspec.checks import shown
 from localspec.server.faults import ApiError, bad_request, client_gone
 from localspec.server.service import Service
 

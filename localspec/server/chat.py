@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from localspec.answers.request import Chunk, Completion
 from localspec.llm import LLM
-from localspec.request import Chunk, Completion
 from localspec.server.faults import ApiError
 from localspec.server.job import Start
 from localspec.server.logprobs import chat_logprobs

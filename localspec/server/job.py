@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future
 
-from localspec.answer_stream import AnswerStream
-from localspec.request import Chunk
+from localspec.answers.request import Chunk
+from localspec.answers.stream import AnswerStream
 from localspec.server.faults import ApiError
 
 Start = Callable[[], AnswerStream]

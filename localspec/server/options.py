@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from localspec.decoding.params import SamplingParams
-from localspec.seeds import attempt_seed
+from localspec.decoding.seeds import attempt_seed
 from localspec.server.faults import bad_request
 from localspec.server.schemas import ChatRequest, CompletionRequest, Part, ResponseFormat, Sampling
 from localspec.server.settings import Settings

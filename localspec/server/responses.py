@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from localspec.answers.request import Chunk, Completion
 from localspec.llm import LLM
-from localspec.request import Chunk, Completion
 from localspec.server.answers import respond
 from localspec.server.body import read_body
 from localspec.server.describe import takes

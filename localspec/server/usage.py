@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from localspec.answers.request import Completion
 from localspec.decoding.stats import Stats
-from localspec.request import Completion
 
 
 def usage(groups: Sequence[Sequence[Completion]], reasoning_tokens: int = 0) -> dict[str, Any]:

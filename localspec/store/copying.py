@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec.errors import HashMismatch, StoreError
-from localspec.files.disk import BLOCK, disk_errors, sha256_of, sync
-from localspec.files.progress import Reporter
 from localspec.pairs.pair import ModelFile
+from localspec.system.disk import BLOCK, disk_errors, sha256_of, sync
+from localspec.system.progress import Reporter
 
 
 def hashed(path: Path, report: Reporter) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import NotDownloaded, StoreError
-from localspec.files.disk import disk_errors, require_room, sha256_of, write_durably
-from localspec.files.progress import ProgressCallback, Reporter
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, WheelSource, split_model
 from localspec.pairs.pairtext import pair_text
 from localspec.store.copying import copy_verified
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source
 from localspec.store.store import Store
+from localspec.system.disk import disk_errors, require_room, sha256_of, write_durably
+from localspec.system.progress import ProgressCallback, Reporter
 
 README, LICENCE = "README.md", "LICENCE.txt"
 _LOCK = ".exporting"

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec.errors import HashMismatch
-from localspec.files.disk import require_room
-from localspec.files.progress import Reporter
 from localspec.pairs.catalogue import HubSource, ModelFile
 from localspec.store.store import Store
+from localspec.system.disk import require_room
+from localspec.system.progress import Reporter
 
 
 def adopt(file: ModelFile, store: Store, report: Reporter) -> Path | None:

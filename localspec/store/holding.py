@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelFileError
-from localspec.llama.ggml_types import FILE_TYPES
-from localspec.llama.metadata import read_metadata
+from localspec.gguf.metadata import read_metadata
+from localspec.gguf.types import FILE_TYPES
 from localspec.pairs.pair import ModelFile, Pair
 from localspec.store.prepared import PreparedDrafts, Record
 from localspec.store.store import Store

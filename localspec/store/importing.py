@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import HashMismatch, ModelFileError
-from localspec.files.disk import disk_errors, require_room
-from localspec.files.progress import Reporter
 from localspec.pairs.pair import ModelFile
 from localspec.store.copying import append, hard_link, hashed
 from localspec.store.store import Store
+from localspec.system.disk import disk_errors, require_room
+from localspec.system.progress import Reporter
 
 
 def checked_size(path: Path) -> int:

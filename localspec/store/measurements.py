@@ -9,11 +9,10 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from localspec.files.disk import write_durably
+from localspec.system.disk import write_durably
 
 Facts = dict[str, object]
 
@@ -69,8 +68,3 @@ class Measurements:
 def this_machine() -> list[object]:
     """What tells machines apart."""
     return [platform.node(), platform.machine(), platform.processor(), os.cpu_count()]
-
-
-def this_build() -> str:
-    """The version of llama-cpp-python."""
-    return metadata.version("llama-cpp-python")

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
-from localspec.files.disk import disk_errors, write_durably
-from localspec.files.locks import locked
-from localspec.files.progress import ProgressCallback, Reporter
-from localspec.llama.metadata import Metadata
-from localspec.llama.split import part_name
-from localspec.pairing.check import check_pair
+from localspec.gguf.metadata import Metadata
+from localspec.gguf.split import part_name
 from localspec.pairs import catalogue
+from localspec.pairs.check import check_pair
 from localspec.pairs.pair import LocalSource, ModelFile, Pair, split_model
 from localspec.pairs.pairfile import FILE_NAME, PAIR_NAME, read_pair
 from localspec.pairs.pairtext import pair_text
 from localspec.store.copying import hashed
 from localspec.store.store import Store
+from localspec.system.disk import disk_errors, write_durably
+from localspec.system.locks import locked
+from localspec.system.progress import ProgressCallback, Reporter
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 """Names that Windows keeps for devices, with any suffix."""

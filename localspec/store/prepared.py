@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec.errors import StoreError
-from localspec.files.disk import disk_errors, write_durably
-from localspec.files.home import home_folder
-from localspec.files.locks import locked
 from localspec.pairs.pair import SPLIT
+from localspec.system.disk import disk_errors, write_durably
+from localspec.system.home import home_folder
+from localspec.system.locks import locked
 
 FORMAT = 1
 ORIGINAL = "original"

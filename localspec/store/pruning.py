@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.files.disk import disk_errors
-from localspec.files.locks import locked
 from localspec.pairs import catalogue
 from localspec.pairs.pair import SPLIT
 from localspec.pairs.pins import Pins
@@ -18,6 +16,8 @@ from localspec.store.known import known_pairs
 from localspec.store.prepared import Record, Source
 from localspec.store.store import Store
 from localspec.store.verifying import held_paths
+from localspec.system.disk import disk_errors
+from localspec.system.locks import locked
 
 LOCK_AGE = 3600.0
 """Seconds for which a lock nobody holds is left alone: somebody may just be about to take it."""

@@ -7,14 +7,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from localspec.errors import HashMismatch, NotDownloaded, StoreError
-from localspec.files.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
-from localspec.files.home import default_home, home_folder
-from localspec.files.locks import locked
-from localspec.files.partial import Partial
-from localspec.files.progress import Reporter, readable
 from localspec.pairs.catalogue import ModelFile, Pair, pairs
 from localspec.pairs.pins import Pins
 from localspec.store.prepared import PreparedDrafts, Source
+from localspec.system.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
+from localspec.system.home import default_home, home_folder
+from localspec.system.locks import locked
+from localspec.system.partial import Partial
+from localspec.system.progress import Reporter, readable
 
 __all__ = ["Store", "default_home"]
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from localspec.errors import StoreError
-from localspec.files.home import default_home
 from localspec.store.prepared import Source
+from localspec.system.home import default_home
 
 
 def record_use(*files: Path | None, home: Path | None = None) -> None:

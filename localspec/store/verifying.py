@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import StoreError
-from localspec.files.disk import disk_errors
-from localspec.files.progress import ProgressCallback, Reporter, readable
 from localspec.pairs.pair import ModelFile, Pair
 from localspec.store.copying import hashed
 from localspec.store.known import known_pairs
 from localspec.store.store import Store
+from localspec.system.disk import disk_errors
+from localspec.system.progress import ProgressCallback, Reporter, readable
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

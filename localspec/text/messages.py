@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localspec.decoding.checks import shown
+from localspec.checks import shown
 from localspec.errors import InvalidRequest
 
 ASSISTANT = "assistant"

@@ -1,0 +1,1 @@
+"""One answer, its queue and its history."""

@@ -1,0 +1,183 @@
+"""One answer on a loaded engine: from the caller's options to a request, and from the request to chunks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from localspec.answers.queue import Ticket
+from localspec.answers.request import Chunk, Completion, Request, checked_bias, sampling_params
+from localspec.checks import check_draft_tokens, check_verify, checked_processors, checked_prompt, shown
+from localspec.compute.vocabulary import Vocabulary
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.control import Controller
+from localspec.decoding.logprobs import TokenLogprob
+from localspec.decoding.loop import Generation, run
+from localspec.decoding.rules import choose_rule
+from localspec.decoding.sampler import Sampler
+from localspec.decoding.stats import Stats, Step
+from localspec.engine.description import describe_drafting
+from localspec.engine.engine import Engine
+from localspec.errors import DecodeCancelled, InvalidRequest
+from localspec.grammar.constraint import token_constraint
+from localspec.text.answer import AnswerText
+from localspec.text.messages import checked_text
+from localspec.text.stop import StopMatcher
+
+log = logging.getLogger(__name__)
+
+
+def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, options: dict[str, Any]) -> Request:
+    """Check everything, so that a bad request fails at the call and not at the first chunk.
+
+    draft_tokens: what holds where `options`, those of `AnswerOptions`, say nothing.
+    Raises `InvalidRequest` or `PromptTooLong`.
+    """
+    options = dict(options)
+    context, vocab = engine.target, engine.vocab
+    own_draft_tokens = options.pop("draft_tokens", None)
+    verify = check_verify(options.pop("verify", "auto"))
+    prediction = checked_text(options.pop("prediction", ""), "The prediction", name="prediction")
+    processors = checked_processors(options.pop("logits_processors", ()))
+    shown_tokens = _shown_tokens(vocab, options.pop("shown_tokens", ()))
+    grammar, schema = options.pop("grammar", None), options.pop("json_schema", None)
+    params = checked_bias(sampling_params(options.pop("params", None), options), context.n_vocab)
+    request = Request(
+        ids=checked_prompt(ids, context.n_vocab, context.n_ctx),
+        params=params,
+        draft_tokens=draft_tokens if own_draft_tokens is None else check_draft_tokens(own_draft_tokens),
+        verify=verify,
+        prediction=_predicted_ids(vocab, prediction),
+        constraint=token_constraint(vocab, grammar=grammar, json_schema=schema),
+        processors=processors,
+        shown=shown_tokens,
+    )
+    sampler_of(engine, request)  # refuses options that exclude each other
+    StopMatcher(params.stop)  # and this, too many stop strings
+    return request
+
+
+def _predicted_ids(vocab: Vocabulary, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(vocab.tokenize(text, parse_special=False)) if text else ()
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, error.remedy, name="prediction") from None
+
+
+def _shown_tokens(vocab: Vocabulary, texts: object) -> frozenset[int]:
+    """Ids of control tokens by their texts; texts that are no single token are passed over. Raises `InvalidRequest`."""
+    texts = (texts,) if isinstance(texts, str) else texts
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(
+            f"shown_tokens is {shown(texts)}.", "Give a list of their texts.", name="shown_tokens"
+        )
+    found = [vocab.tokenize(text, parse_special=True) for text in texts if text in vocab.control_literals]
+    return frozenset(ids[0] for ids in found if len(ids) == 1) - vocab.eog_tokens
+
+
+def sampler_of(engine: Engine, request: Request) -> Sampler:
+    """What shapes this request's rows."""
+    return Sampler(
+        request.params,
+        num_prompt=len(request.ids),
+        eog=engine.vocab.eog_tokens,
+        constraint=request.constraint,
+        processors=request.processors,
+        n_vocab=engine.target.n_vocab,
+    )
+
+
+def answer_chunks(
+    engine: Engine, controller: Controller, request: Request, ticket: Ticket
+) -> Iterator[Chunk]:
+    """Decode one answer; the engine must be this caller's alone until the end."""
+    vocab, params = engine.vocab, request.params
+    log.debug("answering %d prompt tokens, at most %s", len(request.ids), params.max_tokens)
+    answer = AnswerText(
+        lambda token: vocab.piece(token, special=token in request.shown), vocab.eog_tokens, params.stop
+    )
+    adaptive = controller if isinstance(controller, AdaptiveController) else None
+    engine.prefixes.switch(request.ids)
+    generation = Generation(
+        engine.session,
+        engine.drafter(
+            adaptive=adaptive is not None,
+            prediction=request.prediction,
+            constrained=request.constraint is not None,
+        ),
+        controller,
+        sampler_of(engine, request),
+        request.ids,
+        rule=choose_rule(request.verify, params.seed),
+        check=answer.check,
+    )
+    stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
+    drafted: list[bool] = []
+    logprobs: list[TokenLogprob] = []
+    for step in _rounds(generation, ticket):
+        stats.add(step)
+        if not step.tokens:
+            continue
+        ids = answer.take_ids()
+        chunk = Chunk(
+            answer.take(),
+            ids,
+            drafted=tuple(index < step.num_accepted for index in range(len(ids))),
+            logprobs=step.logprobs[: len(ids)],
+        )
+        drafted += chunk.drafted
+        logprobs += chunk.logprobs
+        yield chunk
+    rest = answer.finish()
+    completion = Completion(
+        text=answer.text,
+        ids=tuple(answer.ids),
+        finish_reason=generation.finish_reason or "cancelled",
+        stats=stats,
+        seed=params.seed,
+        drafting=describe_drafting(engine, adaptive, request.draft_tokens, stats),
+        notice=_notice(engine, generation),
+        drafted=tuple(drafted),
+        logprobs=None if params.logprobs is None else tuple(logprobs),
+    )
+    log.info(
+        "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
+        stats.prompt_tokens,
+        stats.cached_tokens,
+        stats.tokens,
+        completion.finish_reason,
+        completion.drafting,
+    )
+    yield Chunk(rest, (), completion)
+
+
+def cancelled_chunk(request: Request, drafting: str) -> Chunk:
+    """The whole of an answer that was cancelled before it began."""
+    completion = Completion(
+        text="",
+        ids=(),
+        finish_reason="cancelled",
+        stats=Stats(prompt_tokens=len(request.ids)),
+        seed=request.params.seed,
+        drafting=drafting,
+        logprobs=None if request.params.logprobs is None else (),
+    )
+    return Chunk("", (), completion)
+
+
+def _rounds(generation: Generation, ticket: Ticket) -> Iterator[Step]:
+    """Every round, until the end or a cancel."""
+    steps = run(generation)
+    try:
+        while not ticket.cancelled and (step := next(steps, None)) is not None:
+            yield step
+    except DecodeCancelled:
+        return
+
+
+def _notice(engine: Engine, generation: Generation) -> str:
+    n_ctx = engine.target.n_ctx
+    if generation.finish_reason == "length" and len(generation.sequence) > n_ctx:
+        return f"The context of {n_ctx} tokens is full: the answer ends here."
+    return ""

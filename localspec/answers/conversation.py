@@ -1,0 +1,226 @@
+"""Conversation: turns with the ids that were read and written, so that no history is tokenized twice."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, Unpack, cast
+
+from localspec.answers.request import AnswerOptions, Completion
+from localspec.answers.saved import Saved, SavedTurn, read_saved, restore_cells, saved_cells, write_saved
+from localspec.answers.stream import AnswerStream
+from localspec.checks import StrPath
+from localspec.decoding.params import SamplingParams
+from localspec.decoding.seeds import attempt_seed
+from localspec.engine.engine import Engine
+from localspec.errors import EngineBusy, InvalidRequest
+from localspec.text.continuation import Prompt, Said, next_prompt
+from localspec.text.messages import checked_text
+
+Message = dict[str, str]
+CANCEL_SECONDS = 5.0
+"""How long the next question waits for the thread that reads a cancelled answer to take its end."""
+
+
+class Answers(Protocol):
+    """What a conversation needs of an `LLM`."""
+
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream: ...
+
+    def using(self) -> AbstractContextManager[Engine]: ...
+
+    def exclusive(self) -> AbstractContextManager[Engine]: ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its answer; `attempt` counts how often the answer was regenerated.
+
+    said: the ids of the prompt and of the answer.
+    """
+
+    question: str
+    answer: str
+    attempt: int
+    said: Said = field(repr=False)
+
+
+class Conversation:
+    """One conversation with an `LLM`; `LLM.conversation` makes it. Several may share an `LLM`.
+
+    A turn is added when its answer is complete, just before the last chunk is handed out. An answer that was
+    cancelled keeps what it said; one that was closed, dropped or failed leaves no trace.
+
+    reread: why the history had to be rendered and read again for the last question, or "" where its ids were kept.
+    restored: after `load`, what became of the saved state of the models, in a sentence.
+    """
+
+    def __init__(self, llm: Answers, system: str = "", **defaults: Unpack[AnswerOptions]) -> None:
+        self._llm = llm
+        self.system = checked_text(system, "The system prompt", name="system")
+        self.defaults = _checked_options(cast(dict[str, Any], defaults))
+        self.reread = ""
+        self.restored = ""
+        self._turns: tuple[Turn, ...] = ()
+        self._lock = threading.RLock()
+        self._pending: weakref.ref[AnswerStream] | None = None
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The finished turns, oldest first."""
+        return self._turns
+
+    @property
+    def messages(self) -> list[Message]:
+        """System prompt, questions and answers, as `LLM.chat` takes them."""
+        return self._messages(self._turns)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Everything that was read and written so far."""
+        return (*self._turns[-1].said.prompt, *self._turns[-1].said.ids) if self._turns else ()
+
+    def ask(self, text: str, **options: Unpack[AnswerOptions]) -> AnswerStream:
+        """The answer to the next question; options go before the conversation's defaults.
+
+        Raises `EngineBusy` while an earlier answer is unfinished, and what `LLM.chat` raises.
+        """
+        question = checked_text(text, "The question", name="text")
+        self._let_cancelled_end()
+        with self._lock:
+            return self._answer(self._turns, question, 0, options)
+
+    def regenerate(self, **options: Unpack[AnswerOptions]) -> AnswerStream:
+        """Another answer to the last question, which replaces the last one when it is complete.
+
+        With a seed each attempt has its own, derived from it. Raises what `ask` raises, `InvalidRequest` where
+        nothing was asked yet.
+        """
+        self._let_cancelled_end()
+        with self._lock:
+            if not self._turns:
+                raise InvalidRequest("There is no answer to regenerate.", "Ask something first.")
+            *earlier, last = self._turns
+            return self._answer(tuple(earlier), last.question, last.attempt + 1, options)
+
+    def undo(self) -> Turn | None:
+        """Take the last question and its answer back; None where there is none. Raises `EngineBusy` as `ask`."""
+        self._let_cancelled_end()
+        with self._lock:
+            self._refuse_unfinished()
+            if not self._turns:
+                return None
+            *earlier, last = self._turns
+            self._turns = tuple(earlier)
+            return last
+
+    def save(self, path: StrPath) -> None:
+        """Write it to a file, with the models' state where they hold it now; the options are not in it.
+
+        They hold the state of the conversation that they answered last, until they are unloaded. The file is replaced
+        at once or not at all. Waits for other answers. Raises `ConversationFileError`, `EngineBusy` as `ask`, and
+        `EngineClosed`: save before closing.
+        """
+        self._let_cancelled_end()
+        with self._lock:
+            self._refuse_unfinished()
+            turns = [SavedTurn(turn.question, turn.answer, turn.attempt, turn.said) for turn in self._turns]
+            with self._llm.exclusive() as engine:
+                cells = saved_cells(engine, self.ids)
+                write_saved(path, Saved(self.system, turns, cells), engine)
+
+    @classmethod
+    def load(cls, llm: Answers, path: StrPath, **defaults: Unpack[AnswerOptions]) -> Conversation:
+        """A saved conversation, ready to go on where it was. Load only files of your own: a forged state is not safe.
+
+        Saved under another model file, build or setting, the ids are kept and read again at the next question;
+        `restored` says so. Raises `ConversationFileError` for a file that is damaged or of another vocabulary.
+        """
+        with llm.exclusive() as engine:
+            saved = read_saved(path, engine)
+            conversation = cls(llm, saved.system, **defaults)
+            conversation._turns = tuple(
+                Turn(turn.question, turn.answer, turn.attempt, turn.said) for turn in saved.turns
+            )
+            conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
+        return conversation
+
+    def _answer(
+        self, earlier: tuple[Turn, ...], question: str, attempt: int, options: AnswerOptions
+    ) -> AnswerStream:
+        self._refuse_unfinished()
+        merged = {**self.defaults, **options}
+        params = merged.get("params")
+        seed = merged["seed"] if "seed" in merged else getattr(params, "seed", None)
+        if attempt and seed is not None:
+            merged["seed"] = attempt_seed(SamplingParams(seed=seed).seed, attempt)
+        messages = [*self._messages(earlier), _message("user", question)]
+        with self._llm.using() as engine:
+            said = earlier[-1].said if earlier else None
+            prompt = next_prompt(engine.vocab, engine.template, messages, said)
+        stream = self._llm.stream(prompt.ids, **cast(AnswerOptions, merged))
+        self.reread = prompt.reread
+        self._pending = pending = weakref.ref(stream)
+        return stream.when_complete(partial(self._record, pending, earlier, question, attempt, prompt))
+
+    def _record(
+        self,
+        pending: weakref.ref[AnswerStream],
+        earlier: tuple[Turn, ...],
+        question: str,
+        attempt: int,
+        prompt: Prompt,
+        completion: Completion,
+    ) -> None:
+        if completion.finish_reason == "cancelled" and not completion.ids:
+            return
+        said = Said(prompt.ids, prompt.digest, completion.ids, completion.text)
+        with self._lock:
+            if pending is self._pending:  # else it was closed, and the conversation went on, a moment before
+                self._turns = (*earlier, Turn(question, completion.text, attempt, said))
+
+    def _unfinished(self) -> AnswerStream | None:
+        stream = self._pending() if self._pending is not None else None
+        return None if stream is None or stream.ended else stream
+
+    def _let_cancelled_end(self) -> None:
+        """A cancelled answer that another thread reads is kept with what it said, which takes a moment."""
+        stream = self._unfinished()
+        if stream is not None and stream.cancelled:
+            stream.wait(CANCEL_SECONDS)
+
+    def _refuse_unfinished(self) -> None:
+        stream = self._unfinished()
+        if stream is None or (stream.cancelled and stream.close_unread()):
+            return
+        raise EngineBusy(
+            "The last answer of this conversation is unfinished.", "Read it to its end, or close it."
+        )
+
+    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
+        return list(_written(self.system, turns))
+
+
+def _written(system: str, turns: Sequence[Turn]) -> Iterator[Message]:
+    if system:
+        yield _message("system", system)
+    for turn in turns:
+        yield _message("user", turn.question)
+        yield _message("assistant", turn.answer)
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    known = AnswerOptions.__annotations__
+    if unknown := sorted(set(options) - set(known)):
+        raise InvalidRequest(
+            f"There is no option {', '.join(unknown)}.", f"Known ones are {', '.join(known)}."
+        )
+    return options

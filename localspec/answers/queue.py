@@ -1,0 +1,221 @@
+"""Whose turn it is: one answer at a time on an engine that any thread may use, cancel or close."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from localspec.errors import EngineBusy, EngineClosed
+from localspec.system.forks import check_process, is_forked
+
+POLL_SECONDS = 0.01
+
+
+def closed() -> EngineClosed:
+    """The error of whoever uses an engine that was closed."""
+    return EngineClosed("The engine was closed.", "Load it again.")
+
+
+class Flag(Protocol):
+    """Stops forward passes while it is set."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class Unread(Protocol):
+    """An answer, or what is left of it."""
+
+    def close_unread(self) -> object: ...
+
+
+class Ticket:
+    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.thread: threading.Thread | None = None
+        self.stream: Callable[[], Unread | None] = lambda: None
+
+    def close_unread(self) -> None:
+        """End its answer, which nobody may ever read on. One that computes right now ends by its cancelled pass."""
+        stream = self.stream()
+        if stream is not None:
+            stream.close_unread()
+
+
+class Turns:
+    """Queues answers on one engine, first come, first served; `close` waits for whoever uses it.
+
+    flag: ends a forward pass.
+    """
+
+    def __init__(self, flag: Flag) -> None:
+        self._changed = threading.Condition()
+        self._flag = flag
+        self._running: Ticket | None = None
+        self._queue: deque[Ticket] = deque()
+        self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self._users: Counter[threading.Thread] = Counter()
+        self._closing = False
+        self._exiting = False
+        self._free: Callable[[], None] | None = None
+        self._left = time.monotonic()
+
+    def ticket(self) -> Ticket:
+        """For a new answer: `cancel` without tickets ends it too."""
+        ticket = Ticket()
+        with self._changed:
+            self._open.add(ticket)
+        return ticket
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Short use of the models beside a running answer, such as tokenizing."""
+        check_process()
+        with self._changed:
+            self._refuse_closed()
+            me = threading.current_thread()
+            self._users[me] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= Counter([me])
+                self._left = time.monotonic()
+                self._changed.notify_all()
+            self._when_left()
+
+    @contextmanager
+    def turn(self, ticket: Ticket) -> Iterator[bool]:
+        """Wait for those who came before; False, and the engine is somebody else's, for a ticket that was cancelled.
+
+        Raises `EngineBusy` where waiting would never end, `EngineClosed`.
+        """
+        check_process()
+        with self._changed:
+            self._queue.append(ticket)
+            try:
+                self._wait_for(ticket)
+                self._refuse_closed()
+            finally:
+                self._queue.remove(ticket)
+                self._changed.notify_all()
+            if not ticket.cancelled:
+                ticket.thread = threading.current_thread()
+                self._running = ticket
+                self._flag.clear()
+        try:
+            yield self._running is ticket
+        finally:
+            with self._changed:
+                if self._running is ticket:
+                    self._running = None
+                    self._left = time.monotonic()
+                self._open.discard(ticket)
+                self._changed.notify_all()
+            self._when_left()
+
+    def _when_left(self) -> None:
+        with self._changed:
+            free = None if self._running is not None or self._users else self._free
+        if free is not None:
+            free()
+
+    def _wait_for(self, ticket: Ticket) -> None:
+        while not (self._closing or ticket.cancelled) and (
+            self._running is not None or self._queue[0] is not ticket
+        ):
+            if self._running is not None and self._running.thread is threading.current_thread():
+                raise EngineBusy(
+                    "This thread has the engine: an answer is still being read, or a block of `exclusive` is open.",
+                    "Read the answer to its end or close it; leave the block.",
+                )
+            self._changed.wait()
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long nobody has used the engine; 0 while somebody does."""
+        with self._changed:
+            return self._idle_seconds()
+
+    def if_idle(self, seconds: float, action: Callable[[], None]) -> bool:
+        """Do `action`, with everybody kept out, if nobody has used the engine for so long; whether it was done."""
+        if is_forked():
+            return False
+        with self._changed:
+            if self._closing or self._in_use or self._idle_seconds() < seconds:
+                return False
+            action()
+            return True
+
+    @property
+    def _in_use(self) -> bool:
+        return bool(self._running is not None or self._users or self._queue)
+
+    def _idle_seconds(self) -> float:
+        return 0.0 if self._in_use else time.monotonic() - self._left
+
+    def cancel(self, tickets: list[Ticket] | None = None) -> None:
+        """End these answers, or all that were asked for until now, and the passes of whoever has the engine."""
+        if is_forked():  # a thread that is not here may hold the lock
+            return
+        with self._changed:
+            for ticket in list(self._open) if tickets is None else tickets:
+                ticket.cancelled = True
+            if self._running is not None and (tickets is None or self._running in tickets):
+                self._flag.set()
+            self._changed.notify_all()
+
+    def close(self, free: Callable[[], None], timeout: float | None = None) -> None:
+        """Let nobody in any more, end what runs, then call `free`; not if that takes more than `timeout` seconds.
+
+        In the middle of an answer or a use of this very thread (a callback, a signal handler, the end of a collected
+        object) there is nothing to wait for: `free` is called when that is over.
+        """
+        if is_forked():
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        while True:
+            self.cancel()
+            suspended = self._running
+            if suspended is not None:
+                suspended.close_unread()
+            with self._changed:
+                if self._running is None and not self._users:
+                    break
+                if self._is_below(suspended):
+                    self._free = free
+                    return
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            time.sleep(POLL_SECONDS)
+        free()
+
+    def _is_below(self, running: Ticket | None) -> bool:
+        """Whether this thread is in the middle of a use, or of `running`, which could not be closed."""
+        me = threading.current_thread()
+        return self._users[me] > 0 or (
+            running is not None and running is self._running and running.thread is me
+        )
+
+    def close_at_exit(self, free: Callable[[], None], timeout: float) -> None:
+        """`close` at the end of the interpreter."""
+        self._exiting = True
+        self.close(free, timeout)
+
+    def _refuse_closed(self) -> None:
+        while self._exiting and threading.current_thread().daemon:
+            # It ends with the process. An error would be the last thing the user sees of a program that ended well.
+            self._changed.wait()
+        if self._closing:
+            raise closed()

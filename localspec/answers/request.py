@@ -1,0 +1,141 @@
+"""What goes into an answer and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+from localspec.checks import shown
+from localspec.decoding.logprobs import TokenLogprob
+from localspec.decoding.params import SamplingParams
+from localspec.decoding.sampler import Constraint, LogitsProcessor
+from localspec.decoding.stats import Stats
+from localspec.errors import InvalidRequest
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keyword arguments of `LLM.chat`, `stream` and `generate`, each of them optional.
+
+    params:       a `SamplingParams`; its fields may also be given by name, and then go before it.
+    draft_tokens: "auto", "off" or a number of tokens to draft in each round.
+    verify:       accept rule: "block", "rejection", "coupled", or "auto": coupled with a seed, else block.
+    prediction:   a text that the answer is expected to resemble, such as the file to be edited: a draft source.
+    grammar:      the answer must match this GBNF grammar.
+    json_schema:  the answer must be JSON that this schema (a dict, or its JSON text) describes; {} is any JSON.
+    logits_processors: called with (ids, logits) for every row of both models, in turn; see `LogitsProcessor`.
+    shown_tokens: texts of control tokens, such as "[TOOL_CALLS]", that the answer's text keeps.
+    """
+
+    params: SamplingParams | None
+    draft_tokens: int | str | None
+    verify: str
+    prediction: str
+    grammar: str | None
+    json_schema: Mapping[str, Any] | str | bool | None
+    logits_processors: Sequence[LogitsProcessor]
+    shown_tokens: Sequence[str]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    repeat_penalty: float
+    repeat_last_n: int
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    logprobs: int | None
+    stop: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished answer.
+
+    ids: its tokens without the end-of-generation id. finish_reason: "stop", "length" or "cancelled".
+    seed: the one asked for, which gives the same text with any draft; None: the answer does not repeat.
+    drafting: whether tokens were drafted, and why not. notice: one sentence for the user, or "".
+    drafted: for each id, whether it came from the draft. logprobs: for each id, where they were asked for.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: str
+    stats: Stats
+    seed: int | None
+    drafting: str
+    notice: str = ""
+    drafted: tuple[bool, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of an answer: what one round committed. The last one carries the completion.
+
+    tokens: ids, without the end of generation; their text may come later, when it is certain.
+    drafted, logprobs: one for each of `tokens`; logprobs is empty where none were asked for.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    completion: Completion | None = None
+    drafted: tuple[bool, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked request.
+
+    draft_tokens: "auto" or a number. prediction: ids the answer may resemble. shown: control tokens kept in the text.
+    """
+
+    ids: list[int]
+    params: SamplingParams
+    draft_tokens: int | str
+    verify: str = "auto"
+    prediction: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
+    shown: frozenset[int] = frozenset()
+
+
+def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) -> SamplingParams:
+    """`params` with `overrides`. Raises `InvalidRequest` for another type and naming an unknown field."""
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidRequest(
+            f"params is {shown(params)}.", "Give a SamplingParams, or its fields by name.", name="params"
+        )
+    unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
+    if unknown:
+        raise InvalidRequest(
+            f"There is no sampling parameter {', '.join(unknown)}.",
+            f"Known ones are {', '.join(SamplingParams.__dataclass_fields__)}.",
+        )
+    return replace(params or SamplingParams(), **overrides)
+
+
+def checked_bias(params: SamplingParams, n_vocab: int) -> SamplingParams:
+    """`params` whose `logit_bias` fits a vocabulary. Raises `InvalidRequest` naming an id that is not in it."""
+    beyond = max(params.logit_bias, default=0)
+    if beyond >= n_vocab:
+        raise InvalidRequest(
+            f"logit_bias holds the token {beyond}.",
+            f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
+            name="logit_bias",
+            value=beyond,
+        )
+    if params.bans_all(n_vocab):
+        raise InvalidRequest(
+            f"logit_bias is -inf for all {n_vocab} tokens.", "It must leave at least one.", name="logit_bias"
+        )
+    return params

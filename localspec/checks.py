@@ -1,0 +1,194 @@
+"""Refusing bad arguments: what a caller may hand in, and the sentence for what nobody can use.
+
+Numbers are Python's own, numpy's, and any other type that says it is one; never a bool.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from numbers import Real
+from pathlib import Path
+from typing import Any, SupportsIndex, TypeVar, cast
+
+from localspec.errors import InvalidRequest, PromptTooLong
+
+Listener = TypeVar("Listener", bound=Callable[..., object])
+StrPath = str | os.PathLike[str]
+VERIFY = ("auto", "block", "rejection", "coupled")
+"""Names of accept rules."""
+
+
+def _is_bool(value: object) -> bool:
+    """Python's, or numpy's, which need not be installed for that."""
+    return type(value).__name__ in ("bool", "bool_")
+
+
+def as_integer(value: object) -> int | None:
+    """The whole number that `value` is, or None."""
+    if _is_bool(value):
+        return None
+    try:
+        return operator.index(cast(SupportsIndex, value))
+    except TypeError:
+        return None
+
+
+def as_number(value: object) -> float | None:
+    """The number that `value` is, or None."""
+    if _is_bool(value) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def shown(value: object, width: int = 60) -> str:
+    """How a value looks in one line of a message, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a whole number of more than 4300 digits has no repr
+        return f"a {type(value).__name__}"
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def text_or_items(prompt: object) -> str | list[Any]:
+    """A text as it is; token ids or messages, from any iterable, as a list. Raises `InvalidRequest`.
+
+    An iterator can be read once only: what is to be asked about it is asked of the list.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise InvalidRequest(
+            f"The prompt is a {type(prompt).__name__}.", "Decode it: a text must be a str.", name="prompt"
+        )
+    # The ids of a set have no order, and a dict is one message without its list.
+    if isinstance(prompt, Mapping | Set) or not isinstance(prompt, Iterable):
+        raise InvalidRequest(
+            f"The prompt is {shown(prompt)}.", "Give a text, a list of token ids or messages.", name="prompt"
+        )
+    try:
+        items = iter(prompt)
+    except TypeError:  # a numpy array without a dimension
+        raise InvalidRequest(f"The prompt is {shown(prompt)}.", "Give a list of it.", name="prompt") from None
+    return list(items)
+
+
+def checked_ids(ids: Iterable[int], n_vocab: int) -> list[int]:
+    """Token ids of any number, from any iterable of them. Raises `InvalidRequest`."""
+    items = text_or_items(ids)
+    if isinstance(items, str):
+        raise InvalidRequest("ids is a text.", "Give token ids.", name="ids")
+    return [_checked_id(item, n_vocab, "ids") for item in items]
+
+
+def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]:
+    """Prompt ids that fit, from any iterable of them. Raises `InvalidRequest` or `PromptTooLong`."""
+    items = text_or_items(prompt)
+    if isinstance(items, str):
+        raise InvalidRequest("The prompt is a text.", "Give its token ids.", name="prompt")
+    if not items:
+        raise InvalidRequest("The prompt is empty.", "Give at least one token.", name="prompt")
+    if len(items) > n_ctx:
+        raise PromptTooLong(
+            f"The prompt has {len(items)} tokens and the context holds {n_ctx}.",
+            "Shorten it, or load the model with a larger context (n_ctx, -c), where it was trained for one.",
+            num_tokens=len(items),
+            n_ctx=n_ctx,
+        )
+    return [_checked_id(item, n_vocab, "prompt") for item in items]
+
+
+def _checked_id(item: object, n_vocab: int, name: str) -> int:
+    token = as_integer(item)
+    if token is None or not 0 <= token < n_vocab:
+        raise InvalidRequest(
+            f"{'The prompt' if name == 'prompt' else name} holds {shown(item)}.",
+            f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
+            name=name,
+        )
+    return token
+
+
+def check_draft_tokens(value: int | str) -> int | str:
+    """A draft length: "auto" or a number, which "off" becomes. Raises `InvalidRequest` otherwise."""
+    if isinstance(value, str) and value in ("auto", "off"):
+        return 0 if value == "off" else str(value)
+    number = as_integer(value)
+    if number is None or number < 0:
+        raise InvalidRequest(
+            f"draft_tokens is {shown(value)}.",
+            "It must be auto, off or a number, 0 or more.",
+            name="draft_tokens",
+        )
+    return number
+
+
+def check_verify(value: object) -> str:
+    """The name of an accept rule. Raises `InvalidRequest` otherwise."""
+    if not isinstance(value, str) or value not in VERIFY:
+        raise InvalidRequest(
+            f"verify is {shown(value)}.", f"It must be one of {', '.join(VERIFY)}.", name="verify"
+        )
+    return value
+
+
+def checked_processors(value: object) -> tuple[Callable[..., Any], ...]:
+    """Callbacks on logits. Raises `InvalidRequest` for what cannot be called."""
+    given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
+    if not all(callable(processor) for processor in given):
+        raise InvalidRequest(
+            f"logits_processors is {shown(value)}.",
+            "Give a list of functions of (ids, logits).",
+            name="logits_processors",
+        )
+    return given
+
+
+def check_listener(name: str, value: Listener) -> Listener:
+    """A function that a caller gives to be told something. Raises `InvalidRequest` for what cannot be called."""
+    if not callable(value):
+        raise InvalidRequest(
+            f"{name} is {shown(value)}.", "Give a function of one argument, or leave it out.", name=name
+        )
+    return value
+
+
+def checked_path(name: str, value: object) -> Path:
+    """The path of a file or folder that an argument gives. Raises `InvalidRequest` naming the argument."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise InvalidRequest(f"{name} is {shown(value)}.", "Give its path as a text or a Path.", name=name)
+    return Path(path)
+
+
+def checked_seconds(value: object) -> float | None:
+    """A time after which to unload. Raises `InvalidRequest` for anything but None and a number above 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < threading.TIMEOUT_MAX:
+        raise InvalidRequest(
+            f"unload_after is {shown(value)}.", "Give seconds, more than 0, or None.", name="unload_after"
+        )
+    return float(value)
+
+
+def check_count(name: str, value: object, high: int = 2**31 - 1) -> None:
+    """Raise `InvalidRequest` unless `value` is a whole number from 1 to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise InvalidRequest(
+            f"{name} is {value!r}.", f"It must be a whole number from 1 to {high}.", name=name
+        )
+
+
+def checked_amount(name: str, value: object) -> int:
+    number = as_integer(value)
+    if number is None or number < 0:
+        raise InvalidRequest(
+            f"{name} is {shown(value)}.", "It must be a whole number, 0 or more.", name=name, value=value
+        )
+    return number

@@ -1,0 +1,1 @@
+"""What a compute library is: protocols and plain data, no implementation."""

@@ -1,0 +1,180 @@
+"""What a compute library is: it opens the weights of a file, and contexts on them that compute logits.
+
+A library is a room of its own beside `localspec.llama`; `localspec.engine.libraries` lists those there are. Whatever is
+measured with a library, or made for it, is kept under its `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from localspec.compute.context_options import ContextOptions, StrictForm
+from localspec.compute.probe import Probe
+from localspec.compute.vocabulary import ChatTemplate, Vocabulary
+from localspec.decoding import session
+from localspec.gguf.metadata import Metadata
+
+
+class CancelFlag(Protocol):
+    """Stops the passes of the contexts that were given it, from any thread."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether passes are being stopped."""
+
+    def set(self) -> None:
+        """Stop the pass that runs, and every later one until `clear`."""
+
+    def clear(self) -> None:
+        """Let passes run."""
+
+
+class Context(session.Context, session.Saving, Protocol):
+    """KV memory on weights: spans in, chosen logit rows out. Close it before the weights; `close` is idempotent.
+
+    A pass raises `DecodeCancelled`, `ContextFull` or `DecodeError`; the cells are then what `length` says.
+    """
+
+    @property
+    def weights(self) -> Weights:
+        """Those it computes with."""
+
+    @property
+    def options(self) -> ContextOptions:
+        """As it was opened with."""
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a pass."""
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether cells can be forgotten from any place on; if not, `truncate` forgets all of them."""
+
+    @property
+    def whole_states(self) -> bool:
+        """Whether saved cells can only be used whole: they are no start for a prompt that leaves them half-way."""
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds spent inside passes so far."""
+
+    def close(self) -> None:
+        """Free the memory."""
+
+
+class Weights(Protocol):
+    """The weights of one model file, in memory. Close them after their contexts; `close` is idempotent."""
+
+    @property
+    def path(self) -> Path:
+        """The file, the first one of a split model."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the file says of itself."""
+
+    @property
+    def build(self) -> str:
+        """Of the library that opened them."""
+
+    @property
+    def gpu_layers(self) -> int:
+        """How many layers were asked to be on the GPU."""
+
+    @property
+    def repack(self) -> bool:
+        """Whether the CPU may rearrange weights for faster passes."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The file's vocabulary, where this library reads it; else the reference reads it without weights."""
+
+    def open_context(self, options: ContextOptions, cancel: CancelFlag | None = None) -> Context:
+        """Raises `ModelLoadError`. cancel: one of this library's flags; None: nobody stops its passes."""
+
+    def close(self) -> None:
+        """Free the weights."""
+
+
+class Library(Protocol):
+    """Computes logits on this machine."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a sentence."""
+
+    @property
+    def package(self) -> str:
+        """The Python package that brings it."""
+
+    @property
+    def requirement(self) -> str:
+        """What to give to `pip install`, quoted for a shell."""
+
+    @property
+    def tested(self) -> str:
+        """Versions of the package that localspec is tested with, in words."""
+
+    def is_tested(self, version: str) -> bool:
+        """Whether a version of the package is one of them."""
+
+    @property
+    def version(self) -> str:
+        """That package's version. Raises `BackendError` where it is not installed."""
+
+    @property
+    def build(self) -> str:
+        """Tells builds apart whose passes may cost other times or compute other bits. Raises `BackendError`."""
+
+    @property
+    def cache_types(self) -> Sequence[str]:
+        """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
+
+    def refusal(self, metadata: Metadata) -> str:
+        """Why it cannot compute this file, in a sentence, or ""."""
+
+    def why_no_gpu(self) -> str:
+        """Why layers cannot go to a GPU, with the remedy, in sentences; "" where they can."""
+
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+        """Number of layers to offload; 0 where the build cannot. Raises `InvalidRequest` naming the option."""
+
+    def strict_form(self, metadata: Metadata, asked: StrictForm) -> StrictForm:
+        """The settings asked for, changed where passes of this file cannot be strict under them."""
+
+    def cancel_flag(self) -> CancelFlag:
+        """A flag for contexts of this library."""
+
+    def open_weights(
+        self,
+        metadata: Metadata,
+        *,
+        gpu_layers: str | int = "auto",
+        use_mmap: bool = True,
+        repack: bool = True,
+    ) -> Weights:
+        """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
+
+    def probe(self, seconds: float) -> Probe:
+        """Load it in a child process and ask it for its facts, within that time; whatever becomes of the child."""
+
+
+class Reference(Library, Protocol):
+    """The library by which all others are judged; it also reads vocabularies and templates, and writes files."""
+
+    def open_vocabulary(self, metadata: Metadata) -> Vocabulary:
+        """A file's vocabulary without its weights. Raises what `open_weights` raises."""
+
+    def chat_template(self, metadata: Metadata, vocabulary: Vocabulary) -> ChatTemplate:
+        """The chat template that the file brings along."""
+
+    def requantize(
+        self, source: Path, destination: Path, format_name: str, *, threads: int | None = None
+    ) -> None:
+        """Write `source` to `destination` with every matrix in one format; there only when it is whole.
+
+        Raises `ModelFileError`, `InvalidRequest` or `ModelLoadError`.
+        """

@@ -1,0 +1,43 @@
+"""A model's vocabulary and tokenizer, apart from its weights, and its chat template."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from localspec.text.continuation import SpellingVocabulary
+from localspec.text.prompt import Template
+
+
+class Vocabulary(SpellingVocabulary, Protocol):
+    """The ids of one model file, and the texts they stand for."""
+
+    @property
+    def name(self) -> str:
+        """What to call the file in a sentence."""
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of ids."""
+
+    @property
+    def eog_tokens(self) -> frozenset[int]:
+        """Every id that ends a generation: a model has several."""
+
+    @property
+    def eos_text(self) -> str:
+        """Text of the EOS token, or ""."""
+
+    def close(self) -> None:
+        """Free what was loaded for the vocabulary alone. Idempotent; that of open weights is freed with them."""
+
+
+class ChatTemplate(Template, Protocol):
+    """The chat template that a model file brings along."""
+
+    @property
+    def source(self) -> str | None:
+        """The Jinja text, or None."""
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names that the template asks for: `tools`, `enable_thinking`, ... Empty for one that cannot be read."""

@@ -1,0 +1,1 @@
+"""A target and perhaps a draft: loaded, measured and ready to decode."""

@@ -1,0 +1,286 @@
+"""Which file to draft with: the draft itself, or a copy of it in a format that this machine computes faster.
+
+Requantizing moves how many drafted tokens are accepted, and never what comes out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from localspec.checks import StrPath
+from localspec.compute.library import CancelFlag, Context, Library
+from localspec.decoding import session
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.costs import CostTable
+from localspec.decoding.session import Span
+from localspec.engine.engine import Engine
+from localspec.engine.libraries import preferred, reference
+from localspec.engine.measured_costs import Costs
+from localspec.engine.options import EngineOptions, Notify
+from localspec.errors import LocalspecError, StoreError
+from localspec.gguf.formats import bytes_in_format, elements_by_type
+from localspec.gguf.metadata import read_metadata
+from localspec.store.measurements import this_machine
+from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
+from localspec.store.store import default_home
+from localspec.system.cores import physical_cores
+from localspec.system.disk import require_room, sync
+from localspec.system.load_watch import check_cancelled, stage
+
+CANDIDATES = ("q4_0",)
+"""Formats tried. CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
+PURE = 0.9
+"""A draft with this share of its weights in a format counts as being in it."""
+GAIN = 0.9
+"""A copy must take at most this share of the draft's time: it may lose a little acceptance."""
+HOPE = 0.5
+"""The share of the draft's time that a copy of the same size takes at best."""
+MIN_BYTES = 8 << 20
+"""A pass of a smaller draft does not cost its weights."""
+MIN_CONTEXT = 256
+RESERVE = 1 << 30
+"""Bytes that stay free on the disk."""
+UNSTEADY = 1.5
+"""Where the median is so many times the least, others are using the machine: a copy that lost gets another trial."""
+TURNS, SECONDS = 9, 2.0
+"""Samples of each file, and the time after which fewer will do."""
+
+
+def load_engine(
+    target: StrPath,
+    draft: StrPath | None,
+    options: EngineOptions,
+    home: Path | None,
+    notify: Notify = lambda sentence: None,
+    cancel: CancelFlag | None = None,
+) -> Engine:
+    """The engine, drafting with the copy that an earlier trial chose here. Raises what `Engine` raises.
+
+    A copy that cannot be loaded is removed with its trials, and the draft itself is used.
+    """
+    copy = chosen_copy(draft, options, home)
+    if copy is None or draft is None:
+        return Engine(target, draft, options, home, notify, cancel)
+    try:
+        return Engine(target, copy, options, home, notify, cancel)
+    except LocalspecError as error:
+        check_cancelled()
+        engine = Engine(target, draft, options, home, notify, cancel)
+        engine.warnings.append(f"The prepared draft was given up: {error.message}")
+        with suppress(StoreError):
+            forget(Path(draft), home)
+        return engine
+
+
+def improved_engine(
+    engine: Engine, draft: StrPath | None, costs: Costs, home: Path | None, notify: Notify
+) -> Engine:
+    """The engine with the faster copy of its draft, made and tried now (seconds, once), or the same engine.
+
+    draft: the file the engine was asked to draft with. The engine must be idle; it is closed if another is returned.
+    """
+    options = engine.asked
+    if draft is None or engine.draft is None or engine.draft.n_ctx < MIN_CONTEXT:
+        return engine
+    if engine.draft.weights.path != Path(draft):  # it is the copy
+        return engine
+    try:
+        if not (_is_due(Path(draft), options, home) and _can_pay(engine, Path(draft), costs)):
+            return engine
+        trial = try_draft(
+            Path(draft), options, home, notify=notify, loaded=engine.draft, library=engine.library
+        )
+    except (LocalspecError, OSError) as error:  # a full disk or a read-only home: the draft does as it is
+        check_cancelled()
+        notify(f"{Path(draft).name} stays as it is: {error}")
+        return engine
+    if trial.fault:
+        engine.warnings.append(f"{Path(draft).name} could not be prepared for this machine: {trial.fault}")
+    if trial.chosen == ORIGINAL:
+        return engine
+    target = engine.target.weights.path
+    engine.close()
+    return load_engine(target, draft, options, home, notify, engine.cancel)
+
+
+def try_draft(
+    draft: Path,
+    options: EngineOptions,
+    home: Path | None,
+    *,
+    notify: Notify = lambda sentence: None,
+    loaded: Context | None = None,
+    library: Library | None = None,
+) -> Trial:
+    """Make the copies, time a token of each against the draft's, keep the fastest and record it.
+
+    loaded: an idle context of the draft, if there is one. library: whose passes count. Raises `StoreError` where
+    nothing can be kept, and `ModelFileError` or `ModelLoadError` for a draft that is not usable itself.
+    """
+    drafts, source, library = _drafts(home), _source(draft), library or preferred()
+    formats = _useful_formats(draft)
+    with drafts.lock(source), ExitStack() as opened:
+        if formats:
+            stage(f"preparing {draft.name}", 0.90, 0.98)
+            notify(f"Preparing {draft.name} for this machine, once (some seconds).")
+        contexts = {ORIGINAL: loaded or _open(draft, options, library, opened)}
+        fault = ""
+        try:
+            for name in formats:
+                copy = drafts.copy(source, name) or _make(drafts, source, draft, name, options)
+                contexts[name] = _open(copy, options, library, opened)
+            samples = time_token(contexts)
+        except (LocalspecError, OSError) as error:
+            check_cancelled()
+            if isinstance(error, StoreError):
+                raise
+            fault = error.message if isinstance(error, LocalspecError) else str(error)
+            samples = {}
+        opened.close()  # before a copy that lost is deleted
+        trial = _judged(samples, _facts(options, library), fault)
+        drafts.keep(source, trial)
+    return trial
+
+
+def _judged(samples: Mapping[str, list[float]], facts: dict[str, object], fault: str) -> Trial:
+    """The least of the times is the one that other processes disturbed least."""
+    seconds = {name: min(values) for name, values in samples.items()}
+    steady = all(statistics.median(values) <= UNSTEADY * min(values) for values in samples.values())
+    chosen = fastest(seconds)
+    return Trial(facts, seconds, chosen, fault, settled=steady or chosen != ORIGINAL)
+
+
+def fastest(seconds: Mapping[str, float]) -> str:
+    """The format to draft with: a copy only where it is clearly faster."""
+    name = min(seconds, key=lambda name: seconds[name], default=ORIGINAL)
+    return name if name != ORIGINAL and seconds[name] <= GAIN * seconds[ORIGINAL] else ORIGINAL
+
+
+def time_token(
+    contexts: Mapping[str, session.Context], clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of one-token passes of each; they take turns, so that a busy moment spoils one sample each."""
+    filled = 32
+    for context in contexts.values():
+        context.truncate(0, 0)
+        context.decode([Span(0, tuple(range(1, filled + 1)), 0, 0)])
+        _pass(context, filled, clock)  # the first pass of a graph is slower
+    started = clock()
+    samples: dict[str, list[float]] = {name: [] for name in contexts}
+    for turn in range(TURNS):
+        for name, context in contexts.items():
+            samples[name].append(_pass(context, filled, clock))
+        if turn >= 2 and clock() - started > SECONDS:
+            break
+    for context in contexts.values():
+        context.truncate(0, 0)
+    return samples
+
+
+def _pass(context: session.Context, length: int, clock: Callable[[], float]) -> float:
+    started = clock()
+    context.decode([Span(0, (7,), length, 1)])
+    seconds = clock() - started
+    context.truncate(0, length)
+    return seconds
+
+
+def forget(draft: Path, home: Path | None) -> int:
+    """Remove what was prepared from the draft, also if the draft is gone; returns bytes freed. Raises StoreError."""
+    drafts = _drafts(home)
+    sources = {record.source for record in drafts.records() if record.source.is_of(draft)}
+    if draft.is_file():
+        sources.add(_source(draft))
+    return sum(drafts.remove(source) for source in sources)
+
+
+def _drafts(home: Path | None) -> PreparedDrafts:
+    return PreparedDrafts(home or default_home())
+
+
+def _source(draft: Path) -> Source:
+    try:
+        return Source.of(draft)
+    except OSError as error:
+        raise StoreError(
+            f"{draft} cannot be read: {error.strerror}.", "Check the path.", path=str(draft)
+        ) from error
+
+
+def chosen_copy(draft: StrPath | None, options: EngineOptions, home: Path | None) -> Path | None:
+    """The copy of `draft` that will be used, if one was made and won. Milliseconds; makes nothing."""
+    if draft is None or not _wanted(options):
+        return None
+    drafts = _drafts(home)
+    try:
+        source = Source.of(Path(draft))
+    except (OSError, ValueError):  # loading says what is wrong with it
+        return None
+    trial = drafts.trial(source, _facts(options, preferred()))
+    return None if trial is None or trial.chosen == ORIGINAL else drafts.copy(source, trial.chosen)
+
+
+def _wanted(options: EngineOptions) -> bool:
+    on_gpu = preferred().resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
+    return options.prepare_draft and not options.no_draft and not on_gpu
+
+
+def _is_due(draft: Path, options: EngineOptions, home: Path | None) -> bool:
+    """Whether a copy might help and nobody has looked yet."""
+    if not _wanted(options) or draft.stat().st_size < MIN_BYTES:
+        return False
+    return _drafts(home).trial(_source(draft), _facts(options, preferred())) is None and bool(
+        _useful_formats(draft)
+    )
+
+
+def _useful_formats(draft: Path) -> list[str]:
+    counts = elements_by_type(draft)
+    total = sum(counts.values())
+    return [name for name in CANDIDATES if counts.get(name.upper(), 0) < PURE * total]
+
+
+def _can_pay(engine: Engine, draft: Path, costs: Costs) -> bool:
+    """Whether the draft model could beat plain decoding if its copy is as fast as can be hoped."""
+    if costs.draft is None:
+        return False
+    total = sum(elements_by_type(draft).values())
+    size = min(bytes_in_format(total, name) for name in CANDIDATES)
+    share = HOPE * min(1.0, size / draft.stat().st_size)
+    hoped = CostTable({1: share * costs.draft.time(1)})
+    return AdaptiveController(costs.target, hoped, max_width=engine.target.n_outputs).can_pay(0)
+
+
+def _facts(options: EngineOptions, library: Library) -> dict[str, object]:
+    """What the comparison depends on."""
+    return {
+        "machine": this_machine(),
+        "build": library.build,
+        "threads": options.threads or physical_cores(),
+        "repack": options.repack,
+    }
+
+
+def _make(
+    drafts: PreparedDrafts, source: Source, draft: Path, format_name: str, options: EngineOptions
+) -> Path:
+    copy = drafts.path(source, format_name)
+    size = bytes_in_format(sum(elements_by_type(draft).values()), format_name)
+    require_room(copy.parent, size + RESERVE)
+    reference().requantize(draft, copy, format_name, threads=options.threads)
+    sync(copy)
+    return copy
+
+
+def _open(path: Path, options: EngineOptions, library: Library, opened: ExitStack) -> Context:
+    weights = library.open_weights(
+        read_metadata(path), gpu_layers=0, use_mmap=options.use_mmap, repack=options.repack
+    )
+    opened.callback(weights.close)
+    context = weights.open_context(options.context(MIN_CONTEXT, 1))
+    opened.callback(context.close)
+    return context

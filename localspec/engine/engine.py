@@ -1,0 +1,233 @@
+"""Engine: a target and, where there is one, a draft, loaded and ready to decode."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from localspec.checks import StrPath
+from localspec.compute.context_options import ContextOptions
+from localspec.compute.library import CancelFlag, Context, Library, Weights
+from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, ModelDrafter, NoDrafter
+from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
+from localspec.decoding.session import Session
+from localspec.engine.libraries import library_for, reference
+from localspec.engine.memory import Load, check_memory
+from localspec.engine.options import TARGET_ROWS, EngineOptions
+from localspec.engine.prefixes import KeptPrefixes
+from localspec.engine.strict import Widths, strict_widths
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.pairs.check import check_pair, why_no_draft
+from localspec.pairs.conduct import context as context_reach
+from localspec.system.load_watch import stage
+
+READ, LOADED = 0.02, 0.8
+"""Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
+
+
+class Engine:
+    """Both models with their contexts and sessions.
+
+    options: in effect for the target; asked: as asked for, in effect for the draft. They differ in strict mode.
+    warnings: sentences for the user about what was clamped or ignored.
+    no_draft_reason: why nothing is drafted, or "".
+    home, notify: where measurements of strict mode are kept, and who is told that they are made.
+    cancel: the flag that stops passes; by default one of its own.
+    library: what computes; by default the first that can compute the target.
+    vocab: the target's vocabulary, whose ids everything here speaks.
+    """
+
+    def __init__(
+        self,
+        target: StrPath,
+        draft: StrPath | None,
+        options: EngineOptions,
+        home: Path | None = None,
+        notify: Callable[[str], None] = lambda sentence: None,
+        cancel: CancelFlag | None = None,
+        library: Library | None = None,
+    ) -> None:
+        self.prefixes = KeptPrefixes(options.keep_prefixes, options.prefix_bytes)
+        self.warnings: list[str] = []
+        stage("reading what the files say", 0.0, READ)
+        target_metadata = read_metadata(Path(target))
+        self.library = library or library_for(target_metadata)
+        self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
+        self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
+        self.asked = options
+        self.options = options.strict_for(target_metadata, self.library) if options.strict else options
+        self._widths_of = partial(strict_widths, home=home, notify=notify)
+        draft_metadata = read_metadata(Path(draft)) if draft is not None and not options.no_draft else None
+        self.no_draft_reason = "asked for" if options.no_draft else why_no_draft(target_metadata) or ""
+        if self.no_draft_reason:
+            draft_metadata = None
+        if draft_metadata is not None:
+            judgement = check_pair(target_metadata, draft_metadata)
+            reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
+            self.warnings += [reason.sentence for reason in reservations]
+        self.cancel = cancel or self.library.cancel_flag()
+        with ExitStack() as loaded:
+            self._load(target_metadata, draft_metadata, loaded)
+            # Frees an engine that is dropped without `close`; at exit its owner decides.
+            self._free = weakref.finalize(self, loaded.pop_all().close)
+            self._free.atexit = False
+        self._model_drafter = (
+            ModelDrafter(Session(self.draft), self.target.n_vocab, self.vocab.eog_tokens)
+            if self.draft
+            else None
+        )
+        for session, context in zip(self.sessions.values(), (self.target, self.draft), strict=False):
+            assert context is not None, "a session has a context"
+            self.prefixes.keep_cells_of(session, whole=not context.can_cut, whole_copies=context.whole_states)
+
+    def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
+        # Contexts and models are freed in the reverse order, also when the second one fails to load.
+        self._warn_about_gpu()
+        n_ctx = self._target_n_ctx(target)
+        draft_n_ctx = self._draft_n_ctx(target, draft, n_ctx) if draft else 0
+        if self.options.check_memory:
+            self._check_memory(target, draft, n_ctx, draft_n_ctx)
+        between = READ + (LOADED - READ) * target.size_bytes / (
+            target.size_bytes + (draft.size_bytes if draft else 0)
+        )
+        stage(f"loading {target.path.name}", READ, between)
+        self.target, widths = self._open_target(target, n_ctx, loaded)
+        self.draft = None
+        if draft:
+            stage(f"loading {draft.path.name}", between, LOADED)
+            self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
+        self.session = Session(self.target, min_width=widths.low)
+        self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
+        loaded.callback(self.vocab.close)
+        self.template = reference().chat_template(target, self.vocab)
+
+    def _check_memory(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> None:
+        loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]
+        if draft:
+            loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
+        check_memory(loads)
+
+    def _open_target(self, metadata: Metadata, n_ctx: int, loaded: ExitStack) -> tuple[Context, Widths]:
+        context_options = self.options.context(n_ctx, TARGET_ROWS)
+        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded)
+        widths = Widths(1, context_options.n_batch)
+        if self.options.strict:
+            widths = self._widths_of(weights, context_options)
+            context_options = replace(context_options, n_batch=widths.high, spare=widths.low - 1)
+        return self._context(weights, context_options, loaded), widths
+
+    def _open(
+        self, metadata: Metadata, n_ctx: int, gpu_layers: int, n_outputs: int, loaded: ExitStack
+    ) -> Context:
+        # Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
+        context_options = self.asked.context(n_ctx, n_outputs)
+        weights = self._weights(metadata, gpu_layers, self.asked.repack, loaded)
+        return self._context(weights, context_options, loaded)
+
+    def _weights(self, metadata: Metadata, gpu_layers: int, repack: bool, loaded: ExitStack) -> Weights:
+        weights = self.library.open_weights(
+            metadata, gpu_layers=gpu_layers, use_mmap=self.options.use_mmap, repack=repack
+        )
+        loaded.callback(weights.close)
+        return weights
+
+    def _context(self, weights: Weights, context_options: ContextOptions, loaded: ExitStack) -> Context:
+        context = weights.open_context(context_options, self.cancel)
+        loaded.callback(context.close)
+        return context
+
+    def _target_n_ctx(self, target: Metadata) -> int:
+        n_ctx = self.options.context(self.options.n_ctx, 1).n_ctx  # validated
+        trained = target.n_ctx_train
+        if not 0 < trained < n_ctx:
+            return n_ctx
+        self.warnings.append(f"The context is {trained} tokens: {target.path.name} was trained for no more.")
+        return trained
+
+    def _draft_n_ctx(self, target: Metadata, draft: Metadata, n_ctx: int) -> int:
+        """Never more than the target has: what lies beyond is not drafted for."""
+        trained = draft.n_ctx_train
+        if not 0 < trained < n_ctx:
+            return n_ctx
+        self.warnings.append(context_reach(target, draft, n_ctx).sentence)
+        return trained
+
+    def _warn_about_gpu(self) -> None:
+        asked = {self.options.gpu_layers, self.options.draft_gpu_layers} - {"auto", 0}
+        if asked and (reason := self.library.why_no_gpu()):
+            self.warnings.append(f"GPU layers were asked for, but {reason}")
+
+    def drafter(
+        self, *, adaptive: bool, prediction: Sequence[int] = (), constrained: bool = False
+    ) -> Drafter:
+        """Who drafts one answer: for an adaptive controller everyone, the free ones first; else the model alone.
+
+        prediction: ids the answer is expected to resemble. constrained: a grammar may leave no choice.
+        """
+        if self.no_draft_reason:
+            return NoDrafter()
+        copying: list[Drafter] = [ForcedDrafter()] if constrained else []
+        copying += [PredictionDrafter(prediction)] if prediction else []
+        if adaptive or self._model_drafter is None:
+            copying.append(NgramDrafter())
+        models = [self._model_drafter] if self._model_drafter else []
+        return ChainDrafter([*copying, *models])
+
+    @property
+    def strict_form(self) -> str:
+        """What strict mode means for this target, in words."""
+        options, low = self.options, self.session.min_width
+        rearranged = "" if options.repack == self.asked.repack else ", weights not rearranged"
+        return (
+            f"passes of {low} to {self.target.n_batch} tokens, K and V cache {options.cache_type_k} and "
+            f"{options.cache_type_v}{rearranged}"
+        )
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """What is in the cells of each model, by "target" and "draft"."""
+        drafting = {"draft": self._model_drafter.session} if self._model_drafter else {}
+        return {"target": self.session, **drafting}
+
+    def forget(self) -> None:
+        """Empty both models' cells and what is kept of them: the next prompt is read from its first token."""
+        self.prefixes.clear()
+        for session in self.sessions.values():
+            session.rollback(0)
+
+    def describe(self) -> dict[str, object]:
+        """Settings in effect for both models, ready for JSON."""
+        return {
+            "target": _describe(self.target, self.options),
+            "draft": _describe(self.draft, self.asked) if self.draft else None,
+            "kept_prefixes": {
+                "count": self.prefixes.count,
+                "max_bytes": self.prefixes.max_bytes,
+                "bytes": self.prefixes.num_bytes,
+            },
+        }
+
+    def close(self) -> None:
+        """Free contexts, then models. Idempotent."""
+        self.prefixes.clear()
+        self._free()
+
+
+def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
+    return {
+        "file": str(context.weights.path),
+        "architecture": context.weights.metadata.architecture,
+        "n_ctx": context.n_ctx,
+        "n_batch": context.n_batch,
+        "threads": context.threads,
+        "gpu_layers": context.weights.gpu_layers,
+        "cache_type_k": options.cache_type_k,
+        "cache_type_v": options.cache_type_v,
+        "use_mmap": options.use_mmap,
+        "repack": options.repack,
+        "strict": options.strict,
+    }

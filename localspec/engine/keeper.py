@@ -1,0 +1,209 @@
+"""EngineKeeper: the engine of an `LLM`, which is loaded, freed when nobody needs it, and loaded again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.control import Controller, FixedLength
+from localspec.engine.description import describe_drafting
+from localspec.engine.draft_copy import improved_engine, load_engine
+from localspec.engine.engine import Engine
+from localspec.engine.measured_costs import measured_costs, strict_sentence
+from localspec.engine.options import EngineOptions, Notify
+from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
+from localspec.system.forks import is_forked
+from localspec.system.load_watch import LoadWatch, watching
+
+log = logging.getLogger(__name__)
+
+
+def _ignore(sentence: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to load, and how. draft_tokens: "auto" or a number. home: where measurements are kept."""
+
+    target: Path
+    draft: Path | None
+    options: EngineOptions
+    draft_tokens: int | str
+    home: Path | None = None
+
+
+class EngineKeeper:
+    """Loaded at once. `engine` loads again what `unload` freed; callers see to it that nobody uses it then.
+
+    warnings: sentences for the user, from the first load. adaptive: decides draft lengths, where that was measured.
+    """
+
+    def __init__(self, order: Order, notify: Notify) -> None:
+        self.order = order
+        self.adaptive: AdaptiveController | None = None
+        self._loading = threading.Lock()
+        self._watch: LoadWatch | None = None
+        self._num_cancels = 0
+        self._closed = False
+        started = time.monotonic()
+        self._engine: Engine | None = load_engine(
+            order.target, order.draft, order.options, order.home, notify
+        )
+        self.cancel = self._engine.cancel
+        try:
+            self._measure(notify)
+        except BaseException:
+            self.close()
+            raise
+        self.warnings = list(self.engine.warnings)
+        self._described = (self.engine.describe(), self.drafting)
+        self._identity = _identity(self.engine)
+        log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
+
+    def __str__(self) -> str:
+        return " and ".join(path.name for path in (self.order.target, self.order.draft) if path)
+
+    def _measure(self, notify: Notify) -> None:
+        engine = self.engine
+        if self.order.draft_tokens == "auto":
+            self._calibrate(notify, improve=True)
+            engine = self.engine
+        if engine.options.strict:
+            engine.warnings.append(strict_sentence(engine, self.order.home, notify))
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the weights are in memory."""
+        return self._engine is not None
+
+    @property
+    def engine(self) -> Engine:
+        """Both models, loaded again where they were freed.
+
+        Raises what a load raises, `ModelFileError` also where the target's file was replaced by another model,
+        `EngineClosed` after `close`, and `LoadCancelled` where `cancel_loading` came before they were there.
+        """
+        return self._engine or self._load_again(self._num_cancels)
+
+    def _load_again(self, num_cancels: int) -> Engine:
+        with self._loading:
+            if self._engine is not None:
+                return self._engine
+            self._watch = LoadWatch()
+            if self._closed:
+                raise _closed()
+            if self._num_cancels != num_cancels:  # while another thread was loading
+                self._watch.cancel()
+            started, order = time.monotonic(), self.order
+            try:
+                with watching(self._watch):
+                    engine = load_engine(
+                        order.target, order.draft, order.options, order.home, cancel=self.cancel
+                    )
+            except LoadCancelled:
+                if self._closed:
+                    raise _closed() from None
+                raise
+            if _identity(engine) != self._identity:
+                engine.close()
+                raise ModelFileError(
+                    f"{order.target} is another model than the one that was loaded from there before.",
+                    "Put the file back, or load the new one as an LLM of its own.",
+                    path=str(order.target),
+                )
+            self._engine = engine
+            log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
+            return engine
+
+    def unload(self) -> None:
+        """Free the memory until the engine is asked for again."""
+        engine = self._engine
+        if engine is not None:
+            self._described = (engine.describe(), self.drafting)
+            self._engine = None
+            engine.close()
+            log.info("unloaded %s", self)
+
+    def cancel_loading(self) -> None:
+        """Whoever waits now for weights that are loaded again gets `LoadCancelled`."""
+        self._num_cancels += 1
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def stop_loading(self) -> None:
+        """Nothing is loaded again from now on, and a load under way ends soon."""
+        self._closed = True
+        self.cancel_loading()
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        self.stop_loading()
+        if is_forked():  # a thread that is not here may hold the lock
+            return
+        with self._loading:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Settings in effect for both models, ready for JSON; from before where they are not loaded."""
+        engine = self._present()
+        settings = dict(self._described[0] if engine is None else engine.describe())
+        if isinstance(draft := settings["draft"], dict):
+            asked = str(self.order.draft)
+            settings["draft"] = {**draft, "prepared_from": None if draft["file"] == asked else asked}
+        return {**settings, "draft_tokens": self.order.draft_tokens, "drafting": self.drafting}
+
+    @property
+    def drafting(self) -> str:
+        """Whether tokens are drafted by default, and why not."""
+        engine = self._present()
+        if engine is None:
+            return self._described[1]
+        return describe_drafting(engine, self.adaptive, self.order.draft_tokens)
+
+    def _present(self) -> Engine | None:
+        """The engine if it is loaded. Raises `EngineClosed` after `close`."""
+        if self._engine is None and self._closed:
+            raise _closed()
+        return self._engine
+
+    def controller(self, draft_tokens: int | str) -> Controller:
+        """Who decides draft lengths; measures what passes cost where that was not done yet."""
+        if isinstance(draft_tokens, int):
+            return FixedLength(draft_tokens)
+        return self.adaptive or self._calibrate(_ignore)
+
+    def _calibrate(self, notify: Notify, *, improve: bool = False) -> Controller:
+        """Measure what passes cost, unless nothing would be drafted anyway.
+
+        improve: let a faster copy of the draft take its place.
+        """
+        engine, order = self.engine, self.order
+        if engine.no_draft_reason:
+            return FixedLength(0)
+        costs = measured_costs(engine, order.home, notify=notify)
+        if improve:
+            better = improved_engine(engine, order.draft, costs, order.home, notify)
+            if better is not engine:
+                self._engine = better
+                return self._calibrate(notify)
+        self.adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
+        return self.adaptive
+
+
+def _identity(engine: Engine) -> int:
+    """What a file must have in common with the one before it, so that ids go on to mean what they meant."""
+    facts = engine.target.weights.metadata
+    values = repr(sorted(facts.key_values.items()))
+    return hash((facts.size_bytes, tuple(facts.tokens), facts.token_types, values))
+
+
+def _closed() -> EngineClosed:
+    return EngineClosed("The engine was closed.", "Load it again.")

@@ -1,0 +1,150 @@
+"""What models will need, from their files' headers alone, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localspec.checks import StrPath
+from localspec.compute.context_options import ContextOptions
+from localspec.engine.options import TARGET_ROWS, EngineOptions
+from localspec.errors import MemoryShort
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.hub.sources import find
+from localspec.system.ram import free_memory
+
+_BYTES = {
+    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
+    "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
+}  # fmt: skip
+"""Bytes per element of a cache type, block scales included."""
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a target and perhaps a draft take.
+
+    weights: the files. kv_cache: memory of the context. compute: intermediate results of a pass, a guess.
+    available: free now, copies of files that can be dropped included.
+    """
+
+    weights: int
+    kv_cache: int
+    compute: int
+    available: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.kv_cache + self.compute
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it now."""
+        return self.total <= self.available
+
+    def __str__(self) -> str:
+        return (
+            f"{_gigabytes(self.total)} (weights {_gigabytes(self.weights)}, context {_gigabytes(self.kv_cache)}, "
+            f"passes {_gigabytes(self.compute)})"
+        )
+
+
+@dataclass(frozen=True)
+class Load:
+    """A model to be loaded. gpu_layers: how many of its layers do not go into main memory."""
+
+    metadata: Metadata
+    options: ContextOptions
+    gpu_layers: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the model, in main memory. The output layer counts as one."""
+        layers = self.metadata.n_layer + 1
+        return 1 - min(self.gpu_layers, layers) / layers
+
+
+def memory_estimate(loads: Sequence[Load]) -> MemoryEstimate:
+    """Main memory that the models take together."""
+    return MemoryEstimate(
+        weights=sum(int(load.share * load.metadata.size_bytes) for load in loads),
+        kv_cache=sum(int(load.share * kv_cache_bytes(load.metadata, load.options)) for load in loads),
+        compute=sum(int(load.share * compute_bytes(load.metadata, load.options)) for load in loads),
+        available=free_memory(),
+    )
+
+
+def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
+    """Bytes the KV cache of `options` takes; 0 for a recurrent model, which holds a small state instead."""
+    if metadata.is_recurrent:
+        return 0
+    heads = max(_number(metadata, "attention.head_count"), 1)
+    heads_kv = _number(metadata, "attention.head_count_kv", heads)
+    head_size = metadata.n_embd // heads
+    bytes_k = _number(metadata, "attention.key_length", head_size) * _BYTES[options.cache_type_k]
+    bytes_v = _number(metadata, "attention.value_length", head_size) * _BYTES[options.cache_type_v]
+    return int(heads_kv * (bytes_k + bytes_v) * metadata.n_layer * options.n_ctx)
+
+
+def compute_bytes(metadata: Metadata, options: ContextOptions) -> int:
+    """A guess: float32 activations of the widest pass, its mask over the context, and its rows of logits, twice."""
+    width = min(options.n_batch, options.n_ctx)
+    activations = width * (6 * metadata.n_embd + 3 * _number(metadata, "feed_forward_length"))
+    rows = 2 * min(options.n_outputs, width) * metadata.n_vocab
+    return 4 * (activations + width * options.n_ctx + rows)
+
+
+def check_memory(loads: Sequence[Load]) -> None:
+    """Raise `MemoryShort` when the models together exceed the free memory (a failed reservation may abort)."""
+    estimate = memory_estimate(loads)
+    if estimate.fits:
+        return
+    n_ctx = max(load.options.n_ctx for load in loads)
+    names = " and ".join(load.metadata.path.name for load in loads)
+    raise MemoryShort(
+        f"{names} with a context of {n_ctx} tokens would take {estimate}, "
+        f"and {_gigabytes(estimate.available)} are free.",
+        "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
+        "with check_memory=False.",
+        path=str(loads[0].metadata.path),
+        needed=estimate.total,
+        free=estimate.available,
+    )
+
+
+def memory_needed(
+    target: StrPath,
+    draft: StrPath | None = None,
+    n_ctx: int = 4096,
+    *,
+    home: StrPath | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
+) -> MemoryEstimate:
+    """Bytes that a pair (by name, or by its files) would take with a context of `n_ctx` tokens, and whether it fits.
+
+    Milliseconds: no weights are read. On a GPU the part of the layers there is taken from its memory instead.
+    Raises `InvalidRequest`, `ModelFileError`, and for a name `UnknownPair` or `NotDownloaded`.
+    """
+    found = find(target, draft, home)
+    options = EngineOptions(n_ctx=n_ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
+    loads = [_as_loaded(read_metadata(found.target), options, TARGET_ROWS)]
+    if found.draft is not None:
+        loads.append(_as_loaded(read_metadata(found.draft), options, 1))
+    return memory_estimate(loads)
+
+
+def _as_loaded(metadata: Metadata, options: EngineOptions, n_outputs: int) -> Load:
+    trained = metadata.n_ctx_train
+    n_ctx = options.context(options.n_ctx, 1).n_ctx  # validated
+    return Load(metadata, options.context(min(n_ctx, trained) if trained > 0 else n_ctx, n_outputs))
+
+
+def _number(metadata: Metadata, name: str, default: int = 0) -> int:
+    value = metadata.key_values.get(f"{metadata.architecture}.{name}", default)
+    return value if isinstance(value, int) else default
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -1,0 +1,114 @@
+"""EngineOptions: how both models are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypedDict
+
+from localspec.checks import shown
+from localspec.compute.context_options import ContextOptions, StrictForm
+from localspec.compute.library import Library
+from localspec.errors import InvalidRequest
+from localspec.gguf.metadata import Metadata
+
+Notify = Callable[[str], None]
+"""Told in a sentence when something takes long."""
+TARGET_ROWS = 32
+"""Logit rows of one pass of the target: drafts of up to 31 tokens."""
+
+_SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", "strict")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How both models are loaded.
+
+    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
+    gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
+    use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
+    check_memory: refuse models that exceed the free memory by estimate.
+    no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
+    faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
+    keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
+    at most `prefix_bytes` of memory. Raises `InvalidRequest`, for `keep_prefixes` and the layers when they are used.
+    """
+
+    n_ctx: int = 4096
+    threads: int | None = None
+    gpu_layers: str | int = "auto"
+    draft_gpu_layers: str | int = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    use_mmap: bool = True
+    repack: bool = True
+    check_memory: bool = True
+    no_draft: bool = False
+    prepare_draft: bool = True
+    strict: bool = False
+    keep_prefixes: int = 4
+    prefix_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        self.context(self.n_ctx, 1)  # checks what it is given
+        for name in _SWITCHES:
+            if not isinstance(value := getattr(self, name), bool):
+                raise InvalidRequest(f"{name} is {shown(value)}.", "It must be True or False.", name=name)
+
+    def strict_for(self, target: Metadata, library: Library) -> EngineOptions:
+        """These options with what strict mode changes for a target that `library` computes."""
+        asked = StrictForm(self.cache_type_k, self.cache_type_v, self.repack)
+        return replace(self, **asdict(library.strict_form(target, asked)))
+
+    def context(self, n_ctx: int, n_outputs: int) -> ContextOptions:
+        """Options of one model's context."""
+        return ContextOptions(
+            n_ctx=n_ctx,
+            n_outputs=n_outputs,
+            threads=self.threads,
+            cache_type_k=self.cache_type_k,
+            cache_type_v=self.cache_type_v,
+        )
+
+
+class LoadOptions(TypedDict, total=False):
+    """Keyword arguments of the loaders of `LLM`, each of them optional: fields of `EngineOptions`, and these.
+
+    draft_tokens: how many tokens to draft in a round where an answer does not say: "auto", "off" or a number. With
+    "auto" the cost of a pass is measured at the first load on this machine (seconds) and kept in `home`.
+    unload_after: free the weights when nothing was asked for so many seconds; the next use loads them again.
+    notify: told in a sentence when something takes long.
+    home: localspec's folder, for pairs and measurements; by default the user's own.
+    """
+
+    draft_tokens: int | str
+    unload_after: float | None
+    notify: Notify
+    home: str | Path | None
+    n_ctx: int
+    threads: int | None
+    gpu_layers: str | int
+    draft_gpu_layers: str | int
+    cache_type_k: str
+    cache_type_v: str
+    use_mmap: bool
+    repack: bool
+    check_memory: bool
+    no_draft: bool
+    prepare_draft: bool
+    strict: bool
+    keep_prefixes: int
+    prefix_bytes: int
+
+
+def engine_options(values: dict[str, object]) -> EngineOptions:
+    """Options from keyword arguments. Raises `InvalidRequest` naming an unknown one."""
+    try:
+        return replace(EngineOptions(), **values)  # type: ignore[arg-type]
+    except TypeError:
+        known = EngineOptions.__dataclass_fields__
+        unknown = sorted(set(values) - set(known))
+        raise InvalidRequest(
+            f"There is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
+        ) from None

@@ -1,0 +1,134 @@
+"""KeptPrefixes: the cells of conversations that another one pushed out, for when they go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from localspec.checks import checked_amount
+from localspec.decoding.session import Session, common_prefix
+from localspec.errors import LocalspecError
+from localspec.system.ram import free_memory
+
+log = logging.getLogger(__name__)
+
+MIN_TOKENS = 64
+"""Fewer tokens are read again. The 115 MB that 4096 tokens of a 1.5B model take are copied and summed in a few tenths
+of a second, in which a CPU of two cores reads about as many tokens as this: from here on a copy is cheaper."""
+MIN_SHARE = 0.25
+"""A smaller part of the cells is not kept: the end of a conversation that was edited or answered anew, most likely,
+whose copies would push the other conversations out."""
+SPARE = 4
+"""Nothing is kept unless so many times its bytes are free: a machine that swaps is slower than reading again."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Saved cells of one model. owner: which one; tokens: what the cells hold."""
+
+    owner: int
+    tokens: tuple[int, ...] = field(repr=False)
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """A session, and whether its cells and their copies can only be used whole."""
+
+    session: Session
+    whole: bool
+    whole_copies: bool
+
+
+class KeptPrefixes:
+    """Keeps cells of the sessions it was given, the latest `count` of each and `max_bytes` in all.
+
+    Only for whoever has the engine's turn. Raises `InvalidRequest` for other numbers than 0 and more.
+    """
+
+    def __init__(self, count: int, max_bytes: int) -> None:
+        self.count = checked_amount("keep_prefixes", count)
+        self.max_bytes = checked_amount("prefix_bytes", max_bytes)
+        self._owners: list[_Owner] = []
+        self._kept: list[Kept] = []  # the least recently used first
+
+    def keep_cells_of(self, session: Session, *, whole: bool = False, whole_copies: bool = False) -> None:
+        """Keep the cells of this session too.
+
+        whole: they cannot be cut, as those of recurrent models. whole_copies: copies of them cannot, which is also so
+        where they hold no more than the last cells (sliding attention windows).
+        """
+        self._owners.append(_Owner(session, whole, whole or whole_copies))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held now."""
+        return sum(len(kept.data) for kept in list(self._kept))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def switch(self, prompt: Sequence[int]) -> None:
+        """Before an answer to `prompt`: keep cells that it would push out, and take back those that begin as it does.
+
+        What cannot be kept or taken back is read again; nothing is raised.
+        """
+        if not self.count:
+            return
+        for owner in range(len(self._owners)):
+            try:
+                self._switch(owner, prompt)
+            except (LocalspecError, MemoryError) as error:
+                log.debug("Cells are read again: %s", error)
+
+    def _switch(self, owner: int, prompt: Sequence[int]) -> None:
+        owned = self._owners[owner]
+        session = owned.session
+        here = _usable(session.tokens, prompt, owned.whole)
+        best = self._best(owner, prompt)
+        if best and _usable(best.tokens, prompt, owned.whole_copies) < here + MIN_TOKENS:
+            best = None
+        if best:
+            self._kept.remove(best)  # not to be pushed out by what comes in
+        lost = len(session.tokens) - here
+        if lost >= MIN_TOKENS and lost >= MIN_SHARE * len(session.tokens):
+            self._keep(owner)
+        if best:
+            session.restore(best.tokens, best.data)
+
+    def _best(self, owner: int, prompt: Sequence[int]) -> Kept | None:
+        whole = self._owners[owner].whole_copies
+        own = [kept for kept in self._kept if kept.owner == owner]
+        return max(own, key=lambda kept: _usable(kept.tokens, prompt, whole), default=None)
+
+    def _keep(self, owner: int) -> None:
+        owned = self._owners[owner]
+        size = owned.session.state_bytes()
+        if not 0 < size <= self.max_bytes or free_memory() < SPARE * size:
+            return
+        tokens, data = owned.session.save()
+        if len(tokens) < MIN_TOKENS:  # a failed pass took the cells with it
+            return
+        if not owned.whole_copies:
+            self._kept = [kept for kept in self._kept if kept.owner != owner or not _covers(tokens, kept)]
+        self._kept.append(Kept(owner, tokens, data))
+        while sum(kept.owner == owner for kept in self._kept) > self.count:
+            self._kept.remove(next(kept for kept in self._kept if kept.owner == owner))
+        while self.num_bytes > self.max_bytes:
+            del self._kept[0]
+
+
+def _usable(tokens: Sequence[int], prompt: Sequence[int], whole: bool) -> int:
+    """How many of the tokens' cells an answer to `prompt` could start from."""
+    shared = min(common_prefix(tokens, prompt), len(prompt) - 1)
+    return 0 if whole and shared < len(tokens) else shared
+
+
+def _covers(tokens: Sequence[int], kept: Kept) -> bool:
+    """Whether cells of `tokens` are about as good as the kept ones, whatever is asked."""
+    return len(kept.tokens) - common_prefix(tokens, kept.tokens) < MIN_TOKENS

@@ -1,0 +1,129 @@
+"""Strict mode: every pass of the target in one width class, so that the same tokens give the same bits.
+
+What is drafted, how far, and how much of a prompt was cached then changes no bit of a row (exactness beyond the
+distribution). Which widths share their bits is measured here, once for a model, its settings and this machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec.compute.context_options import ContextOptions
+from localspec.compute.library import Weights
+from localspec.decoding.classes import WidthClass, width_classes
+from localspec.errors import ModelLoadError
+from localspec.store.measurements import Measurements, this_machine
+from localspec.system.home import default_home
+
+FORMAT = 1
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32, 33, 64)
+"""Around the steps of known kernels, and left-over rows behind them."""
+LENGTH = 300
+"""Cells before the rows compared: past 256 a one-token pass of a 16-bit V cache takes another path."""
+LEAST_HIGH = 4
+"""A class that ends below this leaves no room to draft."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Passes of the target have `low` to `high` tokens, narrower ones being padded."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+
+def strict_widths(
+    weights: Weights,
+    options: ContextOptions,
+    home: Path | None = None,
+    notify: Callable[[str], None] = lambda sentence: None,
+) -> Widths:
+    """Widths that share their bits, from disk or measured now (some seconds).
+
+    Raises `ModelLoadError` with the classes found where they leave no room to draft.
+    """
+    facts = _facts(weights, options)
+    kept = Measurements((home or default_home()) / "strict", FORMAT)
+    with suppress(KeyError, TypeError, ValueError):
+        if (found := kept.find(facts)) is not None:
+            return Widths(int(found["low"]), int(found["high"]))
+    notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (some seconds).")
+    classes = measured_classes(weights, options)
+    widths = usable_widths(classes)
+    if widths is None:
+        raise ModelLoadError(
+            f"{weights.path.name} cannot be strict here: passes of different widths give different bits "
+            f"({describe_classes(classes)}).",
+            "Use a Q4_0 or Q8_0 file of this model, or leave --strict out.",
+            path=str(weights.path),
+        )
+    kept.keep(facts, asdict(widths))
+    return widths
+
+
+def measured_classes(weights: Weights, options: ContextOptions, length: int = LENGTH) -> list[WidthClass]:
+    """Width classes of a model behind `length` cells, in a context of its own."""
+    widest = max(WIDTHS)
+    context = weights.open_context(
+        ContextOptions(
+            n_ctx=length + 2 * widest,
+            n_batch=widest,
+            n_outputs=widest,
+            threads=options.threads,
+            cache_type_k=options.cache_type_k,
+            cache_type_v=options.cache_type_v,
+        )
+    )
+    try:
+        return width_classes(context, WIDTHS, length)
+    finally:
+        context.close()
+
+
+def usable_widths(classes: Sequence[WidthClass]) -> Widths | None:
+    """The widths from 1 or else from 2 on that share their bits; None if they end too soon to draft.
+
+    Where all measured widths from there on agree, those between them do. Where some do not, a width that was not
+    measured may be computed in pieces of either kind: the run then ends before the first of these.
+    """
+    for low in (1, 2):
+        members = next((set(group.widths) for group in classes if low in group.widths), set())
+        measured = {width for group in classes for width in group.widths if width >= low}
+        high = max(members, default=low)
+        if measured != {width for width in members if width >= low}:
+            high = next(width for width in itertools.count(low) if width + 1 not in members)
+        if high >= LEAST_HIGH:
+            return Widths(low, high)
+    return None
+
+
+def describe_classes(classes: Sequence[WidthClass]) -> str:
+    """For a sentence: {1, 2, 3} {4, 5} apart by 0.5."""
+    return " ".join(
+        "{"
+        + ", ".join(map(str, group.widths))
+        + "}"
+        + (f" off by {group.distance:.2g}" if group.distance else "")
+        for group in classes
+    )
+
+
+def _facts(weights: Weights, options: ContextOptions) -> dict[str, object]:
+    stat = weights.path.stat()
+    return {
+        "file": weights.path.name,
+        "bytes": stat.st_size,
+        "gpu_layers": weights.gpu_layers,
+        "repack": weights.repack,
+        "threads": options.threads,
+        "cache": [options.cache_type_k, options.cache_type_v],
+        "build": weights.build,
+        "machine": this_machine(),
+    }

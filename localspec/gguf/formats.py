@@ -1,0 +1,28 @@
+"""Which number formats a file's weights are in, and what they would take in another."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from localspec.gguf.metadata import read_headers, read_metadata
+from localspec.gguf.types import TENSOR_TYPES
+
+
+def elements_by_type(path: Path) -> Mapping[str, int]:
+    """How many weights the model holds in each number format, by ggml's names. Raises `ModelFileError`."""
+    read_metadata(path)
+    counts: Counter[str] = Counter()
+    for header in read_headers(path):
+        for tensor in header.tensors:
+            counts[tensor.type_name] += math.prod(tensor.shape)
+    return counts
+
+
+def bytes_in_format(num_elements: int, format_name: str) -> int:
+    """What that many weights take in the format."""
+    sizes = {name: (block, size) for name, block, size in TENSOR_TYPES.values()}
+    block, size = sizes[format_name.upper()]
+    return num_elements * size // block

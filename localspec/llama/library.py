@@ -1,0 +1,116 @@
+"""LlamaCpp: llama.cpp as a compute library, and as the reference for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.compute.context_options import CACHE_TYPES, StrictForm
+from localspec.compute.probe import Probe
+from localspec.gguf.metadata import Metadata
+from localspec.llama import backend, quantize, template
+from localspec.llama.cancel import CancelFlag
+from localspec.llama.probe import probe_library
+
+if TYPE_CHECKING:
+    from localspec.compute.vocabulary import ChatTemplate, Vocabulary
+    from localspec.llama.weights import Weights
+
+
+class LlamaCpp:
+    """llama.cpp through llama-cpp-python. The package is loaded when it is first needed."""
+
+    name = "llama.cpp"
+    package = backend.PACKAGE
+    requirement = f"'{backend.PACKAGE}>={backend.TESTED[0]},<{backend.TESTED[1]}'"
+    tested = f"{backend.TESTED[0]} up to below {backend.TESTED[1]}"
+    cache_types = CACHE_TYPES
+
+    def is_tested(self, version: str) -> bool:
+        """Whether that version of llama-cpp-python is in the tested range."""
+        return backend.is_tested(version)
+
+    @property
+    def version(self) -> str:
+        """Of llama-cpp-python. Raises `BackendError`."""
+        return backend.version()
+
+    @property
+    def build(self) -> str:
+        """The package with its version, which pins llama.cpp's. Raises `BackendError`."""
+        return backend.build()
+
+    def refusal(self, metadata: Metadata) -> str:
+        """Nothing that `read_metadata` lets pass: it refuses what llama.cpp cannot load."""
+        return ""
+
+    def why_no_gpu(self) -> str:
+        """Why layers cannot go to a GPU, or ""."""
+        if backend.supports_gpu():
+            return ""
+        return (
+            f"this {self.package} has no GPU support: running on the CPU. "
+            'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (the README tells how).'
+        )
+
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+        """Number of layers to offload; 0 where the build cannot. Raises `InvalidRequest` naming the option."""
+        return backend.resolve_gpu_layers(value, name)
+
+    def strict_form(self, metadata: Metadata, asked: StrictForm) -> StrictForm:
+        """The settings asked for, changed where they cannot be strict.
+
+        Attention over a 16-bit V cache splits a one-token pass where the context is long; over a BF16 or an 8-bit one
+        it does not. Rearranged K-quants are computed by other kernels for one, four and eight rows.
+        """
+        k, v = asked.cache_type_k, asked.cache_type_v
+        rounded_alike = k == v == "q8_0" or v == "bf16"
+        return StrictForm(
+            k if rounded_alike else "f16",
+            v if rounded_alike else "bf16",
+            asked.repack and metadata.file_type in ("Q4_0", "Q8_0"),
+        )
+
+    def cancel_flag(self) -> CancelFlag:
+        """A flag for contexts of llama.cpp."""
+        return CancelFlag()
+
+    def open_weights(
+        self,
+        metadata: Metadata,
+        *,
+        gpu_layers: str | int = "auto",
+        use_mmap: bool = True,
+        repack: bool = True,
+    ) -> Weights:
+        """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
+        from localspec.llama.weights import Weights  # needs numpy, which `probe` must do without
+
+        return Weights(
+            metadata.path, gpu_layers=gpu_layers, use_mmap=use_mmap, repack=repack, metadata=metadata
+        )
+
+    def open_vocabulary(self, metadata: Metadata) -> Vocabulary:
+        """A file's vocabulary without its weights."""
+        from localspec.llama.weights import Weights
+
+        return Weights(metadata.path, gpu_layers=0, metadata=metadata, vocab_only=True).vocabulary
+
+    def chat_template(self, metadata: Metadata, vocabulary: Vocabulary) -> ChatTemplate:
+        """The chat template that the file brings along."""
+        return template.ChatTemplate(
+            metadata.chat_template,
+            bos=vocabulary.bos_text,
+            eos=vocabulary.eos_text,
+            name=metadata.path.name,
+        )
+
+    def requantize(
+        self, source: Path, destination: Path, format_name: str, *, threads: int | None = None
+    ) -> None:
+        """Write `source` to `destination` with every matrix in one format; there only when it is whole."""
+        quantize.requantize(source, destination, format_name, threads=threads)
+
+    def probe(self, seconds: float) -> Probe:
+        """Load it in a child process and ask it for its facts."""
+        return probe_library(seconds)

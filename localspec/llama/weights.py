@@ -1,0 +1,104 @@
+"""Weights: a loaded GGUF."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from localspec.compute.context_options import ContextOptions
+from localspec.compute.library import CancelFlag
+from localspec.errors import LoadCancelled, ModelLoadError
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.llama import backend
+from localspec.llama.context import Context
+from localspec.llama.vocabulary import Vocabulary
+from localspec.system.forks import check_process, is_forked
+from localspec.system.load_watch import check_cancelled
+
+
+class Weights:
+    """A loaded GGUF. Close it after its contexts; `close` is idempotent.
+
+    gpu_layers: "auto" (all, where the build can offload), "all", or how many.
+    repack:     let the CPU rearrange weights for faster passes (more memory, rows depend on batch width more).
+    vocab_only: load the vocabulary and nothing to compute with.
+    Raises `ModelFileError` for a file that is no usable GGUF, `ModelLoadError` when llama.cpp refuses it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        gpu_layers: str | int = "auto",
+        use_mmap: bool = True,
+        repack: bool = True,
+        metadata: Metadata | None = None,
+        vocab_only: bool = False,
+    ) -> None:
+        self._handle: Any = None
+        check_process()
+        self.path = Path(path)
+        self.metadata = metadata or read_metadata(self.path)
+        self.gpu_layers = backend.resolve_gpu_layers(gpu_layers)
+        self.repack = repack
+        self.vocab_only = vocab_only
+        self._lib = backend.library()
+        gate = backend.loading_gate(self._lib)
+        params = backend.set_fields(
+            self._lib.llama_model_default_params(),
+            n_gpu_layers=self.gpu_layers,
+            load_mode=self._lib.LLAMA_LOAD_MODE_MMAP if use_mmap else self._lib.LLAMA_LOAD_MODE_NONE,
+            use_extra_bufts=repack,
+            vocab_only=vocab_only,
+            **gate,
+        )
+        backend.forget_log()
+        self._handle = self._lib.llama_model_load_from_file(backend.encode_path(self.path), params)
+        if backend.interrupted():
+            self.close()
+            backend.raise_interrupt()
+        try:
+            check_cancelled()
+        except LoadCancelled:
+            self.close()
+            raise
+        if not self._handle:
+            raise ModelLoadError(
+                f"llama.cpp could not load {self.path}: {backend.last_log_line() or 'no reason given'}.",
+                "Check the file, the free memory and the number of GPU layers.",
+                path=str(self.path),
+            )
+        self.n_swa = int(self._lib.llama_model_n_swa(self._handle))
+        self.is_recurrent = bool(self._lib.llama_model_is_recurrent(self._handle))
+        self.is_hybrid = bool(self._lib.llama_model_is_hybrid(self._handle))
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer, for this room only."""
+        if not self._handle:
+            raise ModelLoadError(f"{self.path} was closed.", path=str(self.path))
+        return self._handle
+
+    @property
+    def build(self) -> str:
+        """The library's own: see `Library.build`."""
+        return backend.build()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the file; of use as long as the weights are open."""
+        return Vocabulary(self)
+
+    def open_context(self, options: ContextOptions, cancel: CancelFlag | None = None) -> Context:
+        """A context on these weights. Raises `ModelLoadError`."""
+        return Context(self, options, cancel)
+
+    def close(self) -> None:
+        """Free the weights."""
+        if is_forked():
+            return
+        handle, self._handle = self._handle, None
+        if handle:
+            self._lib.llama_model_free(handle)

@@ -1,1 +1,0 @@
-"""Whether a draft can draft for a target, from metadata alone."""

@@ -1,0 +1,28 @@
+"""Refuses a draft that cannot draft for a target, before any weights are loaded."""
+
+from __future__ import annotations
+
+from localspec.errors import PairingError
+from localspec.gguf.metadata import Metadata
+from localspec.pairs.conduct import rollback
+from localspec.pairs.judgement import Judgement, judge
+
+
+def why_no_draft(target: Metadata) -> str | None:
+    """Why no draft at all can serve this target, as a clause, or None where one can."""
+    reason = rollback(target, "target")
+    return reason.clause if reason.severity == "refuses" else None
+
+
+def check_pair(target: Metadata, draft: Metadata) -> Judgement:
+    """The judgement, where `draft` can draft for `target`; else PairingError (`target`, `draft`, `reason`)."""
+    judgement = judge(target, draft)
+    if judgement.refusal is None:
+        return judgement
+    raise PairingError(
+        judgement.sentence,
+        judgement.remedy,
+        target=target.path,
+        draft=draft.path,
+        reason=judgement.refusal.clause,
+    )

@@ -1,0 +1,123 @@
+"""Judgement: whether a draft can draft for a target, from what their files say and without loading weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from localspec.errors import ModelFileError
+from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.pairs.conduct import conduct, rollback
+from localspec.pairs.reason import Reason
+from localspec.pairs.vocabulary_gap import Difference, VocabularyGap
+
+Verdict: TypeAlias = Literal["fits", "fits, with reservations", "does not fit"]
+NO_DRAFT = "--no-draft goes on without a draft."
+_PLAIN = "It decodes token by token, whatever a pass costs."
+_SOME_COST = "costs acceptance"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found.
+
+    sentence: the deciding fact with both names. remedy: what to do where they do not fit, or "".
+    reasons:  every fact looked at; of those that refuse, the first decides.
+    differing: the first ids that mean different tokens to the two.
+    """
+
+    target: Path
+    draft: Path | None
+    verdict: Verdict
+    sentence: str
+    remedy: str = ""
+    reasons: tuple[Reason, ...] = ()
+    differing: tuple[Difference, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether drafting is possible, well or less well."""
+        return self.verdict != "does not fit"
+
+    @property
+    def refusal(self) -> Reason | None:
+        """The reason that decides against it."""
+        return next((reason for reason in self.reasons if reason.severity == "refuses"), None)
+
+    @property
+    def reservations(self) -> tuple[Reason, ...]:
+        """What makes the draft guess worse."""
+        return tuple(reason for reason in self.reasons if reason.severity == _SOME_COST)
+
+    def to_dict(self) -> dict[str, object]:
+        """Ready for JSON."""
+        return {
+            "target": str(self.target),
+            "draft": None if self.draft is None else str(self.draft),
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "remedy": self.remedy,
+            "reasons": [
+                {"topic": reason.topic, "severity": reason.severity, "sentence": reason.sentence}
+                for reason in self.reasons
+            ],
+            "differing": [asdict(difference) for difference in self.differing],
+        }
+
+
+def judge(target: Metadata, draft: Metadata | None, *, n_ctx: int | None = None) -> Judgement:
+    """Whether `draft` can draft for `target`; without one, whether anything can.
+
+    n_ctx: tokens of context that will be used; without it, all that the target was trained for.
+    """
+    if draft is None:
+        return _alone(target)
+    gap = VocabularyGap(target, draft)
+    reasons = (
+        rollback(target, "target"),
+        rollback(draft, "draft"),
+        *gap.reasons(),
+        *conduct(target, draft, n_ctx),
+    )
+    return _decided(target.path, draft.path, reasons, gap.first)
+
+
+def judge_files(target: Path, draft: Path | None, *, n_ctx: int | None = None) -> Judgement:
+    """Like `judge`; a file that is no usable model does not fit, for the reason that reading it gives."""
+    try:
+        return judge(read_metadata(target), read_metadata(draft) if draft else None, n_ctx=n_ctx)
+    except ModelFileError as error:
+        return unusable(target, draft, error)
+
+
+def unusable(target: Path, draft: Path | None, error: ModelFileError) -> Judgement:
+    """The judgement of files of which one is no usable model."""
+    reason = Reason("file", "refuses", error.message.removesuffix("."))
+    return Judgement(target, draft, "does not fit", error.message, error.remedy, (reason,))
+
+
+def _alone(target: Metadata) -> Judgement:
+    name, reason = target.path.name, rollback(target, "target")
+    if reason.severity == "refuses":
+        sentence = f"Nothing can be drafted for {name}: {reason.clause}."
+        return Judgement(target.path, None, "does not fit", sentence, _PLAIN, (reason,))
+    sentence = f"Text that repeats itself can be drafted for {name} without a draft model."
+    return Judgement(target.path, None, "fits", sentence, "", (reason,))
+
+
+def _decided(
+    target: Path, draft: Path, reasons: tuple[Reason, ...], differing: tuple[Difference, ...]
+) -> Judgement:
+    refusals = [reason for reason in reasons if reason.severity == "refuses"]
+    costs = [reason for reason in reasons if reason.severity == _SOME_COST]
+    verdict: Verdict = "fits"
+    ending, remedy = next(reason.clause for reason in reasons if reason.topic == "token ids"), ""
+    words, manner = "can draft", ""
+    if refusals:
+        verdict, words, ending, remedy = "does not fit", "cannot draft", refusals[0].clause, NO_DRAFT
+    elif costs:
+        verdict, manner, ending = "fits, with reservations", ", less well", costs[0].clause
+    sentence = f"{draft.name} {words} for {target.name}{manner}: {ending}."
+    return Judgement(target, draft, verdict, sentence, remedy, reasons, differing)

@@ -1,0 +1,13 @@
+"""How many processors there are for computing."""
+
+from __future__ import annotations
+
+import os
+
+
+def physical_cores() -> int:
+    """Physical cores this process may use: a second thread per core slows matrix products down."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
