@@ -7,48 +7,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from localspec.aio import AsyncLLM
     from localspec.answers.conversation import Conversation
     from localspec.answers.request import AnswerOptions, Chunk, Completion
     from localspec.answers.stream import AnswerStream
     from localspec.decoding.params import SamplingParams
     from localspec.engine.loading import Loading, LoadProgress
     from localspec.engine.memory import MemoryEstimate, memory_needed
+    from localspec.engine.options import EngineOptions, LoadOptions
     from localspec.errors import LoadCancelled, LocalspecError
     from localspec.hub.pull import pull
     from localspec.llm import LLM
+    from localspec.text.tool_calls import ToolCallParser
 
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "AnswerOptions",
     "AnswerStream",
+    "AsyncLLM",
     "Chunk",
     "Completion",
     "Conversation",
+    "EngineOptions",
     "LoadCancelled",
+    "LoadOptions",
     "LoadProgress",
     "Loading",
     "LocalspecError",
     "MemoryEstimate",
     "SamplingParams",
+    "ToolCallParser",
     "__version__",
     "memory_needed",
     "pull",
 ]
 
 _HOMES = {
-    "LLM": "localspec.llm",
     "AnswerOptions": "localspec.answers.request",
     "AnswerStream": "localspec.answers.stream",
+    "AsyncLLM": "localspec.aio",
     "Chunk": "localspec.answers.request",
     "Completion": "localspec.answers.request",
     "Conversation": "localspec.answers.conversation",
+    "EngineOptions": "localspec.engine.options",
+    "LLM": "localspec.llm",
     "LoadCancelled": "localspec.errors",
+    "LoadOptions": "localspec.engine.options",
     "LoadProgress": "localspec.engine.loading",
     "Loading": "localspec.engine.loading",
     "LocalspecError": "localspec.errors",
     "MemoryEstimate": "localspec.engine.memory",
     "SamplingParams": "localspec.decoding.params",
+    "ToolCallParser": "localspec.text.tool_calls",
     "memory_needed": "localspec.engine.memory",
     "pull": "localspec.hub.pull",
 }

@@ -197,7 +197,7 @@ class LLM:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
         tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text, where
-        `localspec.text.tool_calls.ToolCallParser` finds them. template_variables: what the template asks for besides,
+        `localspec.ToolCallParser` finds them. template_variables: what the template asks for besides,
         such as `enable_thinking`. options: those of `AnswerOptions`.
         Raises `InvalidRequest`, `TemplateError`, `PromptTooLong`.
         """
