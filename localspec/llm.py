@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack, cast
 
 from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.answers.conversation import Conversation
-from localspec.answers.queue import Ticket, Turns, closed
+from localspec.answers.queue import AnswerQueue, Ticket, closed
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
 from localspec.answers.stream import AnswerStream
 from localspec.checks import (
@@ -62,7 +62,7 @@ class LLM:
     def __init__(self, keeper: EngineKeeper, unload_after: float | None = None) -> None:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         self._keeper = keeper
-        self._turns = Turns(keeper.cancel)
+        self._queue = AnswerQueue(keeper.cancel)
         self._idle = None if unload_after is None else IdleTimer(self, unload_after)
         close_at_exit(self)
 
@@ -279,13 +279,13 @@ class LLM:
     @contextmanager
     def using(self) -> Iterator[Engine]:
         """Both models for short use beside a running answer, such as tokenizing: not freed inside the block."""
-        with self._turns.using():
+        with self._queue.using():
             yield self._keeper.engine
 
     @contextmanager
     def exclusive(self) -> Iterator[Engine]:
         """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
-        with self._turns.turn(Ticket()):
+        with self._queue.admit(Ticket()):
             yield self._keeper.engine
 
     def cancel(self) -> None:
@@ -293,7 +293,7 @@ class LLM:
 
         Those that wait for weights that are loaded again (`unload_after`) raise `LoadCancelled`.
         """
-        self._turns.cancel()
+        self._queue.cancel()
         self._keeper.cancel_loading()
 
     def forget(self) -> None:
@@ -303,13 +303,13 @@ class LLM:
 
     def unload(self) -> bool:
         """Free the weights until the next use, unless an answer is running; whether they are freed."""
-        return self._turns.if_idle(0.0, self._keeper.unload)
+        return self._queue.if_idle(0.0, self._keeper.unload)
 
     def unload_if_idle(self, seconds: float) -> float:
         """Free the weights if nobody used them for `seconds`; returns after how many seconds to look again."""
-        if self._turns.if_idle(seconds, self._keeper.unload):
+        if self._queue.if_idle(seconds, self._keeper.unload):
             return seconds
-        return max(seconds - self._turns.idle_seconds, 0.001)
+        return max(seconds - self._queue.idle_seconds, 0.001)
 
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.
@@ -318,12 +318,12 @@ class LLM:
         at once, and everything is freed when that has ended.
         """
         self._stop()
-        self._turns.close(self._keeper.close)
+        self._queue.close(self._keeper.close)
 
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""
         self._stop()
-        self._turns.close_at_exit(self._keeper.close, EXIT_SECONDS)
+        self._queue.close_at_exit(self._keeper.close, EXIT_SECONDS)
 
     def _stop(self) -> None:
         if self._idle is not None:
@@ -348,11 +348,11 @@ class LLM:
         except LocalspecError as error:
             log.info("refused: %s", error.message)
             raise
-        ticket = self._turns.ticket()
-        return AnswerStream(self._turns, ticket, self._answer(request, ticket))
+        ticket = self._queue.ticket()
+        return AnswerStream(self._queue, ticket, self._answer(request, ticket))
 
     def _answer(self, request: Request, ticket: Ticket) -> Iterator[Chunk]:
-        with self._turns.turn(ticket) as mine:
+        with self._queue.admit(ticket) as mine:
             if not mine:
                 yield cancelled_chunk(request, self.drafting)
                 return

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.sampling import Distribution
 
 Result = TypeVar("Result")
 Tokens = tuple[int, ...]

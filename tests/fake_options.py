@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Constraint, LogitsProcessor, Sampler
-from localspec.decoding.sampling import distribution
+from localspec.decoding.sampling import Distribution, Logits, distribution
 
 V = 3
 """Of the cases below."""

@@ -9,14 +9,14 @@ from functools import cache, lru_cache
 import numpy as np
 
 from localspec.decoding.control import Controller, FixedLength
-from localspec.decoding.distribution import Logits
 from localspec.decoding.drafting import Drafter, ModelDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import RejectionRule, Rule
 from localspec.decoding.sampler import Constraint, LogitsProcessor, Sampler
+from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Step
+from localspec.decoding.verify import RejectionRule, Rule
 
 LogitModel = Callable[[tuple[int, ...]], Logits]
 

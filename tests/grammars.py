@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 
-from localspec.grammar.constraint import constraint_on, forms_of_grammar, forms_of_schema
+from localspec.grammar.constraint import constraint_on, notations_of_grammar, notations_of_schema
 from localspec.grammar.matching import GrammarConstraint
 from localspec.grammar.nodes import ROOT, Alt, Chars, Node, Ref, Repeat, Seq
 from localspec.grammar.parser import parse_gbnf
@@ -35,11 +35,11 @@ TABLE = TokenTable([b"" if token == PADDING else piece for token, piece in enume
 
 
 def on_grammar(text: str, table: TokenTable = TABLE) -> GrammarConstraint:
-    return constraint_on(table, forms_of_grammar(text), "grammar")
+    return constraint_on(table, notations_of_grammar(text), "grammar")
 
 
 def on_schema(schema: object, table: TokenTable = TABLE) -> GrammarConstraint:
-    return constraint_on(table, forms_of_schema(schema), "json_schema")
+    return constraint_on(table, notations_of_schema(schema), "json_schema")
 
 
 def byte_table(*further: bytes) -> TokenTable:

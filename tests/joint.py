@@ -11,8 +11,8 @@ from scipy.stats import chi2
 
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import RejectionRule, Rule
 from localspec.decoding.sampling import distribution
+from localspec.decoding.verify import RejectionRule, Rule
 
 from .fake_options import RememberingSampler
 from .fakes import LogitModel, generate

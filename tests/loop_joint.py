@@ -9,8 +9,8 @@ from typing import Any
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.loop import Generation
-from localspec.decoding.rules import Round, Rule
 from localspec.decoding.session import Session
+from localspec.decoding.verify import Round, Rule
 
 from .enumeration import Path, Tokens, outcomes
 from .fake_options import PROMPT, Case, RememberingSampler, V

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.sampling import Distribution
 
 
 class Scripted:

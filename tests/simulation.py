@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.costs import CostTable
 from localspec.decoding.drafting import ChainDrafter, ModelDrafter
+from localspec.decoding.estimates import CostTable
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Step
+from localspec.decoding.verify import RejectionRule
 
 from .fakes import FakeContext
 

@@ -13,8 +13,8 @@ from localspec.answers.queue import Ticket
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.logprobs import token_logprob
-from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule, choose_rule
 from localspec.decoding.session import Session
+from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule, choose_rule
 from localspec.engine.prefixes import KeptPrefixes
 from localspec.errors import InvalidRequest
 

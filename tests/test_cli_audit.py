@@ -63,7 +63,7 @@ def test_json_is_one_line_with_every_part(models: list[str]) -> None:
 
 
 def test_a_fault_ends_with_exit_code_one_and_a_sentence(models: list[str]) -> None:
-    fault = ("localspec.decoding.rules", "_CoupledRound.verify", "self.position + index", "self.position")
+    fault = ("localspec.decoding.verify", "_CoupledRound.verify", "self.position + index", "self.position")
     with planted(*fault):
         done = run(*models, *SHORT, "-q", "--only", "seed")
     assert done.exit_code == 1

@@ -17,7 +17,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import loading_options, model_options
 from localspec.cli.progress import progress_of
 from localspec.decoding.calibrate import Calibration
-from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context

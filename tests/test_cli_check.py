@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from localspec.cli import main
 from localspec.decoding.calibrate import Calibration
-from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.engine import Engine
 from localspec.engine.options import EngineOptions

@@ -19,13 +19,17 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from localspec import LLM
-from localspec.decoding.drafting import ChainDrafter, ForcedDrafter, NoDrafter
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.drafting import ChainDrafter, ForcedDrafter, NgramDrafter, NoDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
+from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule
 from localspec.errors import InvalidRequest, LocalspecError, NoTokenLeft
 from localspec.grammar import constraint as constraint_module
-from localspec.grammar.constraint import constraint_on, forms_of_grammar, forms_of_schema, token_constraint
+from localspec.grammar.constraint import (
+    constraint_on,
+    notations_of_grammar,
+    notations_of_schema,
+    token_constraint,
+)
 from localspec.grammar.matching import KEPT_MASKS, GrammarConstraint
 from localspec.grammar.token_table import TokenTable
 from localspec.llama.weights import Weights
@@ -121,7 +125,7 @@ class Watched:
 
 
 def watched(grammar=GRAMMAR, **options) -> tuple[GrammarConstraint, Watched]:
-    matcher = Watched(LLMatcher(TABLE.tokenizer, forms_of_grammar(grammar)[0], log_level=0), **options)
+    matcher = Watched(LLMatcher(TABLE.tokenizer, notations_of_grammar(grammar)[0], log_level=0), **options)
     return GrammarConstraint(matcher, TABLE, "grammar"), matcher
 
 
@@ -234,7 +238,7 @@ def test_text_that_is_certain_is_cut_into_its_longest_pieces():
     table = TokenTable(
         [b"{", b'"', b"c", b"ci", b"ty", b"city", b":", b" ", b"1", b"}", b""], frozenset([10])
     )
-    constraint = constraint_on(table, forms_of_schema(schema), "json_schema")
+    constraint = constraint_on(table, notations_of_schema(schema), "json_schema")
     assert constraint.forced([0, 1], 8) == ()  # c, ci and city may follow
     assert constraint.likely([0, 1], 8) == (5,)
     assert constraint.likely([0, 1], 0) == ()

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from localspec.decoding.lookup import NgramDrafter, NgramIndex, PredictionDrafter
+from localspec.decoding.control import FixedPlan
+from localspec.decoding.drafting import NgramDrafter, NgramIndex, PredictionDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.plan import FixedPlan
-from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
+from localspec.decoding.verify import RejectionRule
 
 from .fakes import model_drafter, random_model
 

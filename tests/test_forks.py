@@ -71,7 +71,7 @@ def test_a_forked_process_is_refused_at_once_and_the_parent_goes_on(files):
     code += "hold.set()\nloading.result().close()\n"
     code += "rest = first.tokens + sum((chunk.tokens for chunk in stream), ())\n"
     code += "print('parent', rest == expected == llm.generate('abc', **greedy).ids, sep=': ')\n"
-    code += "with llm._turns._changed:\n"
+    code += "with llm._queue._changed:\n"
     for name, work in (("locked close", "llm.close()"), ("locked exit", "sys.exit(0)")):
         code += f"    print({name!r}, forked(lambda: {work}), sep=': ')\n"
     got = run(code, files)

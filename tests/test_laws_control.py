@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.control import FixedLength
-from localspec.decoding.ledger import LEAST_CREDIT, MOST_CREDIT, SHARE, Ledger
+from localspec.decoding.estimates import LEAST_CREDIT, MOST_CREDIT, SHARE, Ledger
 from localspec.decoding.stats import Step
 
 from .simulation import CURVES, DRAFT_CURVE, World, clairvoyant_rate, decode_rate, table
@@ -171,12 +171,12 @@ def test_a_free_drafter_is_judged_also_while_it_is_not_used():
         plan = controller.plan(20, 0)
         if plan.take("ngram", short):
             break
-        plan.watch("ngram", short, 7)
+        plan.foresee("ngram", short, 7)
         controller.observe(_plain_step(7))
     assert controller.plan(20, 0).take("ngram", short)
     for _ in range(12):
         plan = controller.plan(0, 0)
-        plan.watch("ngram", short, 7)
+        plan.foresee("ngram", short, 7)
         controller.observe(_plain_step(5))
     assert not controller.plan(20, 0).take("ngram", short)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.decoding.drafting import Drafter, NoDrafter
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.control import FixedPlan
+from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.plan import FixedPlan
-from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
-from localspec.decoding.verify import Draft
+from localspec.decoding.verify import Draft, RejectionRule
 
 from .fakes import FakeContext, RefusingContext, blended, generate, model_drafter, random_model
 

@@ -10,9 +10,9 @@ from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session, Span, common_prefix
+from localspec.decoding.verify import RejectionRule
 from localspec.errors import DecodeCancelled
 
 from .fakes import FakeContext, blended, check_invariant, generate, model_drafter, random_model

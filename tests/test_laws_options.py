@@ -11,9 +11,8 @@ from functools import cache
 
 import pytest
 
-from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, NoDrafter
-from localspec.decoding.lookup import NgramDrafter
-from localspec.decoding.rules import CoupledRule, RejectionRule, _BlockRound, _RejectionRound
+from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, NgramDrafter, NoDrafter
+from localspec.decoding.verify import CoupledRule, RejectionRule, _BlockRound, _RejectionRound
 
 from .fake_options import CASES, PROMPT, V
 from .fakes import blended, generate, model_drafter, random_model
@@ -204,13 +203,13 @@ def test_drafts_without_an_options_history_are_seen(name, fault):
     ],
 )  # fmt: skip
 def test_drafts_drawn_with_the_noise_of_another_position_are_seen(function, right, wrong):
-    with planted("localspec.decoding.rules", function, right, wrong):
+    with planted("localspec.decoding.verify", function, right, wrong):
         assert acceptance("logprobs", CoupledRule) < 0.9
 
 
 @pytest.mark.parametrize("wrong", ["self.position", "2 * self.position + index"])
 def test_coupled_noise_of_another_position_is_seen(wrong):
-    with planted("localspec.decoding.rules", "_CoupledRound.verify", "self.position + index", wrong):
+    with planted("localspec.decoding.verify", "_CoupledRound.verify", "self.position + index", wrong):
         plain, drafted = (
             answers(
                 TARGET, make(), CASES["logprobs"], CoupledRule, num_draft_tokens=K, length=LENGTH, runs=300

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from localspec.decoding.control import FixedLength
-from localspec.decoding.drafting import Drafter
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.control import FixedLength, FixedPlan
+from localspec.decoding.drafting import Drafter, NgramDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.plan import FixedPlan
-from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule, Rule
+from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule, Rule
 
 from .fakes import blended, generate, model_drafter, random_model
 from .joint import THRESHOLD, count_joint, exact_joint, p_value
@@ -217,7 +215,7 @@ MUTATIONS = {
         "self._rule.round(len(self.sequence))", "self._rule.round(0)", {},
     ),
     "coupled noise keyed by the round instead of the position": (
-        "localspec.decoding.rules", "_CoupledRound.verify",
+        "localspec.decoding.verify", "_CoupledRound.verify",
         "self.position + index", "self.position", {"make_rule": CoupledRule},
     ),
     "penalties that do not see the drafted tokens": (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.decoding.drafting import NoDrafter
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.drafting import NgramDrafter, NoDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
 from localspec.decoding.session import Session
+from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule
 from localspec.errors import DecodeCancelled
 
 from .fakes import FakeContext, RefusingContext, blended, generate, model_drafter, random_model

@@ -132,7 +132,7 @@ def test_an_answer_that_waits_in_the_queue_is_cancelled_while_another_is_read(ll
     waiting = llm.stream(PROMPTS[1], logprobs=1, **GREEDY)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(list, waiting)
-        while not llm._turns._queue:
+        while not llm._queue._waiting:
             time.sleep(0.001)
         waiting.cancel()
         completion = answer.result(60)[-1].completion

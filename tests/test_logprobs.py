@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from localspec.decoding.drafting import NoDrafter
+from localspec.decoding.drafting import NgramDrafter, NoDrafter
 from localspec.decoding.logprobs import token_logprob
-from localspec.decoding.lookup import NgramDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import BlockRule, CoupledRule, RejectionRule
 from localspec.decoding.session import Session
+from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule
 
 from .fakes import FakeContext, blended, generate, model_drafter, random_model
 from .mutation import planted

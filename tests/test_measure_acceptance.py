@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from localspec import LLM
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.noise import Noise, perturbed
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import Noise, RejectionRule, perturbed
-from localspec.decoding.sampling import distribution
+from localspec.decoding.sampling import Distribution, distribution
 from localspec.decoding.session import Session
-from localspec.decoding.verify import Draft, acceptance, block, rejection
+from localspec.decoding.verify import Draft, RejectionRule, acceptance, block, rejection
 from localspec.errors import InvalidRequest
 from localspec.measure.acceptance import Drafted, Recorder, record
 from localspec.measure.acceptance_report import figures, report

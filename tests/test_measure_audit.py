@@ -199,7 +199,7 @@ def test_a_wrong_token_fails_the_greedy_part(llm: LLM) -> None:
 
 
 def test_noise_by_round_fails_the_seed_part(llm: LLM) -> None:
-    fault = ("localspec.decoding.rules", "_CoupledRound.verify", "self.position + index", "self.position")
+    fault = ("localspec.decoding.verify", "_CoupledRound.verify", "self.position + index", "self.position")
     with planted(*fault):
         part = SeedAudit(llm, Rounding(llm.engine), 12, quiet).run(PROMPTS[:1])
     assert not part.passed and part.verdict.startswith("FAIL: ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec import LLM
-from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import CostTable
 from localspec.engine import draft_copy as preparation
 from localspec.engine.measured_costs import Costs
 from localspec.errors import ModelLoadError, StoreError

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.decoding.noise import gumbel
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import RejectionRule, gumbel
 from localspec.decoding.sampling import distribution
+from localspec.decoding.verify import RejectionRule
 from localspec.errors import DecodeError, InvalidRequest
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}

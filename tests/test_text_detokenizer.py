@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.text.detokenizer import Detokenizer
+from localspec.text.answer import Detokenizer
 
 
 def stream(pieces: list[bytes]) -> list[str]:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest, TemplateError
 from localspec.llama.template import ChatTemplate
-from localspec.text.literals import Literals, literals_of
 from localspec.text.messages import checked_messages
-from localspec.text.prompt import render_prompt, text_prompt
+from localspec.text.prompt import Literals, literals_of, render_prompt, text_prompt
 from tests.tinygguf import CHATML
 
 SPECIAL = {"<s>": 1, "</s>": 2, "<|im_start|>": 3, "<|im_end|>": 4}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest
-from localspec.text.stop import StopMatcher
+from localspec.text.answer import StopMatcher
 
 
 def shown(stops: list[str], chunks: list[str]) -> tuple[str, bool]:

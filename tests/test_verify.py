@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.sampling import Distribution
 from localspec.decoding.verify import Draft, Verdict, acceptance, rejection, residual
 
 from .enumeration import alone, completed, random_tree

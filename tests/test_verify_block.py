@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.sampling import Distribution
 from localspec.decoding.verify import Draft, Verdict, block, block_acceptance, block_weights, rejection
 
 from .enumeration import alone, completed, exact_point, random_tree

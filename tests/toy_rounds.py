@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.decoding.distribution import Distribution
-from localspec.decoding.rules import Round, _BlockRound, _RejectionRound
-from localspec.decoding.verify import Draft, coupled
+from localspec.decoding.sampling import Distribution
+from localspec.decoding.verify import Draft, Round, _BlockRound, _RejectionRound, coupled
 
 from .enumeration import Path, Tokens, Tree, Uniform, exact_point, outcomes
 

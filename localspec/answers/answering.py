@@ -14,16 +14,15 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
 from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.loop import Generation, run
-from localspec.decoding.rules import choose_rule
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.stats import Stats, Step
+from localspec.decoding.verify import choose_rule
 from localspec.engine.description import describe_drafting
 from localspec.engine.engine import Engine
 from localspec.errors import DecodeCancelled, InvalidRequest
 from localspec.grammar.constraint import token_constraint
-from localspec.text.answer import AnswerText
+from localspec.text.answer import AnswerText, StopMatcher
 from localspec.text.messages import checked_text
-from localspec.text.stop import StopMatcher
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ class Ticket:
             stream.close_unread()
 
 
-class Turns:
+class AnswerQueue:
     """Queues answers on one engine, first come, first served; `close` waits for whoever uses it.
 
     flag: ends a forward pass.
@@ -60,7 +60,7 @@ class Turns:
         self._changed = threading.Condition()
         self._flag = flag
         self._running: Ticket | None = None
-        self._queue: deque[Ticket] = deque()
+        self._waiting: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._users: Counter[threading.Thread] = Counter()
         self._closing = False
@@ -93,19 +93,19 @@ class Turns:
             self._when_left()
 
     @contextmanager
-    def turn(self, ticket: Ticket) -> Iterator[bool]:
+    def admit(self, ticket: Ticket) -> Iterator[bool]:
         """Wait for those who came before; False, and the engine is somebody else's, for a ticket that was cancelled.
 
         Raises `EngineBusy` where waiting would never end, `EngineClosed`.
         """
         check_process()
         with self._changed:
-            self._queue.append(ticket)
+            self._waiting.append(ticket)
             try:
                 self._wait_for(ticket)
                 self._refuse_closed()
             finally:
-                self._queue.remove(ticket)
+                self._waiting.remove(ticket)
                 self._changed.notify_all()
             if not ticket.cancelled:
                 ticket.thread = threading.current_thread()
@@ -130,7 +130,7 @@ class Turns:
 
     def _wait_for(self, ticket: Ticket) -> None:
         while not (self._closing or ticket.cancelled) and (
-            self._running is not None or self._queue[0] is not ticket
+            self._running is not None or self._waiting[0] is not ticket
         ):
             if self._running is not None and self._running.thread is threading.current_thread():
                 raise EngineBusy(
@@ -157,7 +157,7 @@ class Turns:
 
     @property
     def _in_use(self) -> bool:
-        return bool(self._running is not None or self._users or self._queue)
+        return bool(self._running is not None or self._users or self._waiting)
 
     def _idle_seconds(self) -> float:
         return 0.0 if self._in_use else time.monotonic() - self._left

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 
-from localspec.answers.queue import Ticket, Turns
+from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import Chunk, Completion
 from localspec.errors import EngineBusy
 from localspec.system.forks import check_process, is_forked
@@ -15,8 +15,8 @@ from localspec.system.forks import check_process, is_forked
 class AnswerStream(Iterator[Chunk]):
     """The chunks of one answer. Any thread may read on, one at a time; closing or dropping it frees the engine."""
 
-    def __init__(self, turns: Turns, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
-        self._turns, self._ticket, self._chunks = turns, ticket, chunks
+    def __init__(self, queue: AnswerQueue, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
+        self._queue, self._ticket, self._chunks = queue, ticket, chunks
         self._when_complete: Callable[[Completion], None] = _tell_nobody
         self._reading = threading.RLock()
         self._ended = threading.Event()
@@ -68,7 +68,7 @@ class AnswerStream(Iterator[Chunk]):
 
     def cancel(self) -> None:
         """End this answer with finish reason `cancelled`; from any thread, also before it began."""
-        self._turns.cancel([self._ticket])
+        self._queue.cancel([self._ticket])
 
     def close(self) -> None:
         """End this answer without reading it on, from any thread.

@@ -14,7 +14,7 @@ from localspec.cli.tables import show_table
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
-    from localspec.decoding.costs import CostTable
+    from localspec.decoding.estimates import CostTable
     from localspec.engine.measured_costs import Costs
     from localspec.llm import LLM
 

@@ -30,7 +30,7 @@ def doctor(as_json: bool, offline: bool) -> None:
     from localspec.doctor.examine import examine
 
     findings: list[Finding] = []
-    for finding in _watched(examine(offline=offline)):
+    for finding in _with_spinner(examine(offline=offline)):
         findings.append(finding)
         if not as_json:
             _show(finding)
@@ -44,7 +44,7 @@ def doctor(as_json: bool, offline: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _watched(findings: Iterator[Finding]) -> Iterator[Finding]:
+def _with_spinner(findings: Iterator[Finding]) -> Iterator[Finding]:
     """Each finding, with a spinner where somebody waits for it."""
     while True:
         with busy("looking"):

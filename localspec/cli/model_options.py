@@ -85,11 +85,11 @@ class ModelOptions:
         if self.pair_name() is None:
             self.files()
         self.sampling()
-        form = {name: text for name, text in self.answering().items() if name in ("grammar", "json_schema")}
-        if form:
-            from localspec.grammar.constraint import check_form
+        given = {name: text for name, text in self.answering().items() if name in ("grammar", "json_schema")}
+        if given:
+            from localspec.grammar.constraint import check_constraint
 
-            check_form(**form)
+            check_constraint(**given)
 
     def engine(self) -> dict[str, Any]:
         """Keyword arguments of `LLM.from_pair` and `LLM.from_files`."""

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
-from localspec.decoding.acceptance import Average, Buckets
-from localspec.decoding.costs import CostTable
-from localspec.decoding.ledger import Ledger
-from localspec.decoding.plan import FORCED, MODEL, NGRAM, PREDICTION
+from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
+from localspec.decoding.estimates import Average, Buckets, CostTable, Ledger
 from localspec.decoding.stats import Step
 
 FIRST_PROBE, LAST_PROBE = 16, 128
@@ -24,6 +22,11 @@ REUSE = 8
 """Rounds for which the expected seconds of passes are kept."""
 BEST_ACCEPTANCE = 0.95
 """Acceptance that a draft model reaches on easy text: where even this does not pay, it is not tried."""
+
+WORTH_TRYING = 1.03
+"""A smaller gain is not worth trying for: measured costs are good to a few percent at best."""
+SLOW_ROUND = 1.1
+"""What a round may take of its expected seconds before it counts as slow: the ledger's credit bears such a round."""
 
 
 def model_confidence() -> Buckets:
@@ -80,30 +83,28 @@ class AdaptiveController:
 
     def can_pay(self, length: int, acceptance: float = BEST_ACCEPTANCE) -> bool:
         """Whether the draft model beats plain decoding at this acceptance: max over k of (k+1 tokens) / cost."""
+        plain = self.target.time(1, length)
+        rounds = self._rounds_of_model(length, acceptance)
+        return any(tokens * plain > WORTH_TRYING * seconds for tokens, seconds in rounds)
+
+    def _round_steps(self) -> float:
+        """Plain steps that the shortest round of the draft model puts at risk that would pay at its best."""
+        plain = self.target.time(1)
+        for tokens, seconds in self._rounds_of_model(0, BEST_ACCEPTANCE):
+            if tokens * plain > SLOW_ROUND * seconds:
+                return SLOW_ROUND * seconds / plain - 1
+        return 0.0
+
+    def _rounds_of_model(self, length: int, acceptance: float) -> Iterator[tuple[float, float]]:
+        """Expected tokens and seconds of rounds in which the draft model drafts 1, 2, 3 ... tokens."""
         if self.draft is None:
-            return False
+            return
         tokens, survival = 1.0, 1.0
         for k in range(1, self.max_width):
             survival *= acceptance
             tokens += survival
-            cost = k * self.draft.time(1, length) + self.target.padded_time(k + 1, self.max_width, length)
-            if tokens * self.target.time(1, length) > 1.03 * cost:
-                return True
-        return False
-
-    def _round_steps(self) -> float:
-        """Plain steps that the cheapest round of the draft model puts at risk that would pay at its best."""
-        plain = self.target.time(1)
-        if self.draft is None:
-            return 0.0
-        tokens, survival = 1.0, 1.0
-        for k in range(1, self.max_width):
-            survival *= BEST_ACCEPTANCE
-            tokens += survival
-            cost = k * self.draft.time(1) + self.target.padded_time(k + 1, self.max_width)
-            if tokens * plain > 1.1 * cost:
-                return 1.1 * cost / plain - 1
-        return 0.0
+            verify = self.target.padded_time(k + 1, self.max_width, length)
+            yield tokens, k * self.draft.time(1, length) + verify
 
     def plan(self, limit: int, length: int) -> AdaptivePlan:
         """The next round."""
@@ -152,7 +153,7 @@ class AdaptiveController:
             if drafter == MODEL:
                 self.average.observe(float(accepted))
         if not plan.taken:
-            for drafter, confidence, token in plan.watched:
+            for drafter, confidence, token in plan.foreseen:
                 self.predictors[drafter].observe(confidence, token == step.tokens[0])
         self._count_model(step, plan)
 
@@ -172,7 +173,7 @@ class AdaptiveController:
 class AdaptivePlan:
     """One round's decisions.
 
-    taken: drafter and confidence of each drafted token. watched: what free drafters foresaw and was not taken, so that
+    taken: drafter and confidence of each drafted token. foreseen: what free drafters foresaw and was not taken, so that
     they are judged also while they are not used.
     """
 
@@ -180,7 +181,7 @@ class AdaptivePlan:
     limit: int
     length: int
     taken: list[tuple[str, float]] = field(default_factory=list)
-    watched: list[tuple[str, float, int]] = field(default_factory=list)
+    foreseen: list[tuple[str, float, int]] = field(default_factory=list)
     survival: float = 1.0
     pass_seconds: float = 0.0
     probing: bool = False
@@ -226,9 +227,9 @@ class AdaptivePlan:
         self.survival *= acceptance
         return True
 
-    def watch(self, drafter: str, confidence: float, token: int) -> None:
+    def foresee(self, drafter: str, confidence: float, token: int) -> None:
         """Compared with what the round commits."""
-        self.watched.append((drafter, confidence, token))
+        self.foreseen.append((drafter, confidence, token))
 
     def _value_of_model(self) -> float:
         """What the draft model would bring instead, in tokens."""

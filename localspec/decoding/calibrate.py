@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import CostTable
 from localspec.decoding.session import Context, Span
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.distribution import Logits
+from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Context, Span
 
 TOKENS = 16

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.decoding.distribution import Logits
-from localspec.decoding.truncation import largest
+from localspec.decoding.sampling import Logits, largest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from localspec.decoding.control import Controller
-from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.logprobs import TokenLogprob, token_logprob
-from localspec.decoding.rules import Rule
 from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Step
-from localspec.decoding.verify import Draft
+from localspec.decoding.verify import Draft, Rule
 
 StopCheck = Callable[[int], str | None]
 """Told each committed id in order; the first finish reason it returns ends the answer there."""

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.checks import shown
-from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.sampling import adjusted, choose
+from localspec.decoding.sampling import Distribution, Logits, adjusted, choose
 from localspec.errors import InvalidRequest
 
 LogitsProcessor = Callable[[Sequence[int], Logits], Logits | None]

@@ -8,7 +8,7 @@ from itertools import takewhile
 from operator import eq
 from typing import Protocol, runtime_checkable
 
-from localspec.decoding.distribution import Logits
+from localspec.decoding.sampling import Logits
 from localspec.errors import LocalspecError, StateError
 
 

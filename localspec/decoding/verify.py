@@ -5,13 +5,15 @@ Every rule leaves the output distributed exactly as the target alone would have 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.noise import Noise, perturbed
+from localspec.decoding.sampling import Distribution
 
 
 class Uniforms(Protocol):
@@ -153,3 +155,99 @@ def coupled(
         if emitted != token:
             return Verdict(index, emitted)
     return Verdict(len(draft.tokens), pick(target_probs[len(draft.tokens)], len(draft.tokens)))
+
+
+class Round(Protocol):
+    """The randomness of one round."""
+
+    def draw(self, probs: Distribution, position: int) -> int:
+        """A drafted token for this position of the sequence."""
+
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        """Which drafted tokens stand, and what follows them."""
+
+
+class Rule(Protocol):
+    """An accept rule with an answer's seed."""
+
+    def round(self, position: int) -> Round:
+        """The round whose first token takes `position` of the sequence."""
+
+
+@dataclass(frozen=True)
+class RejectionRule:
+    """Rejection sampling. A seed repeats a text with the same draft and the same draft lengths."""
+
+    seed: int
+
+    def round(self, position: int) -> Round:
+        """Its numbers are its own."""
+        return _RejectionRound(_uniforms(self.seed, position))
+
+
+@dataclass(frozen=True)
+class _RejectionRound:
+    uniforms: np.random.Generator
+
+    def draw(self, probs: Distribution, position: int) -> int:
+        return probs.sample(self.uniforms.random())
+
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        return rejection(target_probs, draft, self.uniforms)
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """Block verification. Seeds repeat as under rejection."""
+
+    seed: int
+
+    def round(self, position: int) -> Round:
+        """Its numbers are its own."""
+        return _BlockRound(_uniforms(self.seed, position))
+
+
+@dataclass(frozen=True)
+class _BlockRound(_RejectionRound):
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        return block(target_probs, draft, self.uniforms)
+
+
+def _uniforms(seed: int, position: int) -> np.random.Generator:
+    """Keyed by position instead of drawn from one stream: tokens that are cut away or rejected do not shift what
+    comes later, and no number is ever used in two rounds."""
+    key = np.array([seed, position], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+@dataclass(frozen=True)
+class CoupledRule:
+    """Coupled sampling: every token is a function of seed, prefix and target, whatever was drafted."""
+
+    seed: int
+
+    def round(self, position: int) -> Round:
+        """The noise is keyed by each token's own position, so rounds leave no trace."""
+        return _CoupledRound(position, Noise(self.seed))
+
+
+@dataclass(frozen=True)
+class _CoupledRound:
+    position: int
+    noise: Noise
+
+    def draw(self, probs: Distribution, position: int) -> int:
+        return perturbed(probs, self.noise, position)
+
+    def verify(self, target_probs: Sequence[Distribution], draft: Draft) -> Verdict:
+        return coupled(
+            target_probs, draft, lambda probs, index: perturbed(probs, self.noise, self.position + index)
+        )
+
+
+def choose_rule(verify: str, seed: int | None) -> Rule:
+    """For "auto": coupled where a seed asks for a text that repeats with any draft; else block, which keeps most."""
+    chosen = secrets.randbits(63) if seed is None else seed
+    if verify == "coupled" or (verify == "auto" and seed is not None):
+        return CoupledRule(chosen)
+    return RejectionRule(chosen) if verify == "rejection" else BlockRule(chosen)

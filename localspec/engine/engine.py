@@ -12,8 +12,15 @@ from pathlib import Path
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Library, Weights
-from localspec.decoding.drafting import ChainDrafter, Drafter, ForcedDrafter, ModelDrafter, NoDrafter
-from localspec.decoding.lookup import NgramDrafter, PredictionDrafter
+from localspec.decoding.drafting import (
+    ChainDrafter,
+    Drafter,
+    ForcedDrafter,
+    ModelDrafter,
+    NgramDrafter,
+    NoDrafter,
+    PredictionDrafter,
+)
 from localspec.decoding.session import Session
 from localspec.engine.libraries import library_for, reference
 from localspec.engine.memory import Load, check_memory

@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec.compute.library import Context
 from localspec.decoding.calibrate import calibrate
-from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import CostTable
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import library_for
 from localspec.engine.options import EngineOptions, Notify

@@ -51,7 +51,7 @@ def token_constraint(
     """
     if grammar is None and json_schema is None:
         return None
-    forms, field = _forms(grammar, json_schema)
+    notations, field = _notations(grammar, json_schema)
     if not vocabulary.eog_tokens:
         raise InvalidRequest(
             f"{vocabulary.name} has no token that ends an answer.", f"Leave {field} out.", name=field
@@ -59,22 +59,24 @@ def token_constraint(
     with _building:  # two requests at once: one of them reads the vocabulary
         table = table_of(vocabulary)
         _ = table.tokenizer
-    return constraint_on(table, forms, field)
+    return constraint_on(table, notations, field)
 
 
-def check_form(
+def check_constraint(
     *, grammar: str | None = None, json_schema: Mapping[str, Any] | str | bool | None = None
 ) -> None:
     """Raise the `InvalidRequest` of `token_constraint` that needs no model: before one is loaded."""
     if grammar is None and json_schema is None:
         return
-    forms, field = _forms(grammar, json_schema)
-    reasons = [with_deep_stack(lambda form=form: _fault(form), len(form)) for form in forms]  # type: ignore[misc]
+    notations, field = _notations(grammar, json_schema)
+    reasons = [
+        with_deep_stack(lambda notation=notation: _fault(notation), len(notation)) for notation in notations
+    ]  # type: ignore[misc]
     if all(reasons):
         raise _unusable(field, first_sentence(reasons[-1]))
 
 
-def _forms(grammar: object, json_schema: object) -> tuple[list[str], str]:
+def _notations(grammar: object, json_schema: object) -> tuple[list[str], str]:
     """The one of both that is given, in the library's notation, and its name."""
     if grammar is not None and json_schema is not None:
         raise InvalidRequest(
@@ -83,34 +85,34 @@ def _forms(grammar: object, json_schema: object) -> tuple[list[str], str]:
             name="grammar",
         )
     if grammar is None:
-        return forms_of_schema(json_schema), "json_schema"
-    return forms_of_grammar(grammar), "grammar"
+        return notations_of_schema(json_schema), "json_schema"
+    return notations_of_grammar(grammar), "grammar"
 
 
-def _fault(form: str) -> str:
+def _fault(notation: str) -> str:
     try:
         from llguidance import LLMatcher
     except ImportError:  # `token_constraint` says it in full
         return ""
-    return str(LLMatcher.validate_grammar(form, limits=_limits()))
+    return str(LLMatcher.validate_grammar(notation, limits=_limits()))
 
 
-def constraint_on(table: TokenTable, forms: Sequence[str], field: str) -> GrammarConstraint:
-    """The constraint of a grammar in the library's own notation; the first of `forms` that it can read.
+def constraint_on(table: TokenTable, notations: Sequence[str], field: str) -> GrammarConstraint:
+    """The constraint of a grammar in the library's own notation; the first of `notations` that it can read.
 
     Raises `InvalidRequest` naming `field`, with the library's reason, when it can read none.
     """
-    for form in forms:
-        matcher = with_deep_stack(lambda form=form: _matcher(table, form), len(form))  # type: ignore[misc]
+    for notation in notations:
+        matcher = with_deep_stack(lambda notation=notation: _matcher(table, notation), len(notation))  # type: ignore[misc]
         if not matcher.is_error():
             return GrammarConstraint(matcher, table, field)
     raise _unusable(field, first_sentence(matcher.get_error()))
 
 
-def _matcher(table: TokenTable, form: str) -> LLMatcher:
+def _matcher(table: TokenTable, notation: str) -> LLMatcher:
     from llguidance import LLMatcher
 
-    return LLMatcher(table.tokenizer, form, log_level=0, limits=_limits())
+    return LLMatcher(table.tokenizer, notation, log_level=0, limits=_limits())
 
 
 def _limits() -> LLParserLimits:
@@ -119,14 +121,14 @@ def _limits() -> LLParserLimits:
     return LLParserLimits(step_max_items=MOST_ITEMS, max_lexer_states=MOST_LEXER_STATES, verbose_errors=False)
 
 
-def forms_of_grammar(grammar: object) -> list[str]:
+def notations_of_grammar(grammar: object) -> list[str]:
     """A GBNF text in the library's notation, in ways that mean the same. Raises `InvalidRequest`."""
     if not isinstance(grammar, str):
         raise InvalidRequest(f"grammar is {shown(grammar)}.", "It must be a text in GBNF.", name="grammar")
-    return [NO_FORCING + form for form in lark_of_gbnf(grammar)]
+    return [NO_FORCING + notation for notation in lark_of_gbnf(grammar)]
 
 
-def forms_of_schema(schema: object) -> list[str]:
+def notations_of_schema(schema: object) -> list[str]:
     """A JSON schema in the library's notation. Raises `InvalidRequest`."""
     return [f"{NO_FORCING}start: %json {_schema_text(schema)}\n"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from localspec.compute import library, state
 from localspec.compute.context_options import ContextOptions
-from localspec.decoding.distribution import Logits
+from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.errors import (
     ContextFull,

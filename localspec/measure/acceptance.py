@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
-from localspec.decoding.distribution import Distribution
+from localspec.decoding.control import FixedPlan
 from localspec.decoding.drafting import ModelDrafter
 from localspec.decoding.loop import TargetRows
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.plan import FixedPlan
-from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampling import Distribution
 from localspec.decoding.session import Session
-from localspec.decoding.verify import Draft
+from localspec.decoding.verify import Draft, RejectionRule
 from localspec.engine.engine import Engine
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from localspec.decoding.control import FixedLength
-from localspec.decoding.distribution import Distribution, Logits
-from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.drafting import Drafter, ModelDrafter, NgramDrafter, NoDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import choose_rule
 from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Session
+from localspec.decoding.verify import choose_rule
 from localspec.engine.engine import Engine
 from localspec.measure.audit_part import Part, Tick
 from localspec.measure.chisquare import Cell, Fit, detectable, fit

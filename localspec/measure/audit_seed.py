@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from localspec.answers.answering import make_request, sampler_of
 from localspec.decoding.control import FixedLength
-from localspec.decoding.distribution import Logits
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.drafting import NgramDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.noise import gumbel
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.rules import choose_rule, gumbel
+from localspec.decoding.sampling import Logits
 from localspec.decoding.stats import Stats
+from localspec.decoding.verify import choose_rule
 from localspec.llm import LLM
 from localspec.measure.audit_greedy import PLAIN, answer_of
 from localspec.measure.audit_part import Part, Tick

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.classes import WidthClass
-from localspec.decoding.distribution import Logits
+from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Session
 from localspec.engine.engine import Engine
 from localspec.engine.strict import LENGTH, measured_classes

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution, TokenArray
+from localspec.decoding.sampling import Distribution, TokenArray
 from localspec.decoding.verify import Draft, acceptance, block_acceptance, block_weights
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.decoding.distribution import Distribution, Logits
 from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Context, Session, Span
 
 

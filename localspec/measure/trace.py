@@ -8,14 +8,13 @@ from itertools import repeat
 
 import numpy as np
 
-from localspec.decoding.distribution import Distribution
-from localspec.decoding.lookup import NgramDrafter
+from localspec.decoding.control import FixedPlan
+from localspec.decoding.drafting import NgramDrafter
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.plan import FixedPlan
-from localspec.decoding.rules import RejectionRule
 from localspec.decoding.sampler import Sampler
-from localspec.decoding.sampling import distribution
+from localspec.decoding.sampling import Distribution, distribution
 from localspec.decoding.session import Session
+from localspec.decoding.verify import RejectionRule
 from localspec.engine.engine import Engine
 
 

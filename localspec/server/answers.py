@@ -1,4 +1,4 @@
-"""The way of every request for answers, whatever form they take: queue, stream or collect, count, refuse."""
+"""The way of every request for answers, whatever format they take: queue, stream or collect, count, refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi import Request, Response
 
 from localspec.answers.request import Chunk, Completion
 from localspec.llm import LLM
-from localspec.server.bounded_job import Watched
+from localspec.server.bounded_job import BoundedJob
 from localspec.server.faults import ApiError, as_api_error
 from localspec.server.options import field_names, wants_stream
 from localspec.server.replies import EventStream, Json, event
@@ -23,7 +23,7 @@ log = logging.getLogger("localspec.server")
 Payload = dict[str, Any]
 
 
-class Form(Startable, Protocol):
+class AnswerFormat(Startable, Protocol):
     """How answers look to the client."""
 
     def opening(self, index: int) -> list[Payload]:
@@ -55,57 +55,57 @@ class Form(Startable, Protocol):
 async def respond(
     service: Service,
     request: Request,
-    prepare: Callable[[LLM], Form],
+    prepare: Callable[[LLM], AnswerFormat],
     body: Sampling,
 ) -> Response:
-    """Answer one request. prepare: makes the form, in a thread, and refuses what is not right.
+    """Answer one request. prepare: makes the format, in a thread, and refuses what is not right.
 
     The status is that of the first chunk: whatever fails before it is no 200. Raises `ApiError`.
     """
     stream, handed_over = wants_stream(body), False
-    watched = Watched(service, request.receive)
+    bounded = BoundedJob(service, request.receive)
     try:
-        form = await watched.start(prepare)
+        answer_format = await bounded.start(prepare)
         if not stream:
-            chunks = await _collect(service, watched)
+            chunks = await _collect(service, bounded)
             # The log-probabilities of a long answer take longer to write than /health may wait.
-            return Json(await asyncio.to_thread(form.whole, chunks))
-        response = EventStream(_events(service, form, watched, await anext(watched)))
+            return Json(await asyncio.to_thread(answer_format.whole, chunks))
+        response = EventStream(_events(service, answer_format, bounded, await anext(bounded)))
         handed_over = True
         return response
     except Exception as error:
         raise _refused(error, field_names(body)) from error
     finally:
         if not handed_over:
-            await watched.close()
+            await bounded.close()
 
 
-async def _collect(service: Service, watched: Watched) -> dict[int, list[Chunk]]:
+async def _collect(service: Service, bounded: BoundedJob) -> dict[int, list[Chunk]]:
     chunks: dict[int, list[Chunk]] = {}
-    async for index, chunk in watched:
+    async for index, chunk in bounded:
         chunks.setdefault(index, []).append(chunk)
         _count(service, chunk.completion)
     return chunks
 
 
 async def _events(
-    service: Service, form: Form, watched: Watched, first: tuple[int, Chunk]
+    service: Service, answer_format: AnswerFormat, bounded: BoundedJob, first: tuple[int, Chunk]
 ) -> AsyncIterator[str]:
     """An error after the first chunk is an event of its own, and nothing follows."""
     opened: set[int] = set()
     try:
-        async with watched:
-            async for index, chunk in _with_first(first, watched):
+        async with bounded:
+            async for index, chunk in _with_first(first, bounded):
                 _count(service, chunk.completion)
-                payloads = [] if index in opened else form.opening(index)
+                payloads = [] if index in opened else answer_format.opening(index)
                 opened.add(index)
-                for payload in [*payloads, *form.events(index, chunk)]:
+                for payload in [*payloads, *answer_format.events(index, chunk)]:
                     yield event(payload)
-            for payload in form.closing():
+            for payload in answer_format.closing():
                 yield event(payload)
-            yield form.done
+            yield answer_format.done
     except Exception as error:
-        yield event(form.failure(_refused(error)))
+        yield event(answer_format.failure(_refused(error)))
 
 
 async def _with_first(

@@ -15,7 +15,7 @@ from localspec.server.job import Event, Job
 from localspec.server.service import F, Service
 
 
-class Watched(AsyncIterator[Event]):
+class BoundedJob(AsyncIterator[Event]):
     """The events of one request's answers. Close it: whatever then still runs is stopped.
 
     receive: the request's own channel, from which the whole body was read before.
@@ -31,12 +31,12 @@ class Watched(AsyncIterator[Event]):
         """Prepare and queue; what `prepare` made. Raises what `Service.submit` raises."""
         loop, timeout = asyncio.get_running_loop(), self._service.settings.timeout
         began = loop.time()
-        form, job = await self._service.submit(prepare)
+        answer_format, job = await self._service.submit(prepare)
         self._job = job
         self._watcher = asyncio.create_task(self._watch(job))
         if timeout is not None:
             self._timer = loop.call_at(began + timeout, job.end, timed_out(timeout))
-        return form
+        return answer_format
 
     async def __anext__(self) -> Event:
         assert self._job is not None, "started"
@@ -53,7 +53,7 @@ class Watched(AsyncIterator[Event]):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
 
-    async def __aenter__(self) -> Watched:
+    async def __aenter__(self) -> BoundedJob:
         return self
 
     async def __aexit__(

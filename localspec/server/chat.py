@@ -23,7 +23,7 @@ from localspec.server.usage import timings, usage
 Payload = dict[str, Any]
 
 
-class ChatForm:
+class ChatFormat:
     """Chat completions and their chunks."""
 
     done = DONE

@@ -22,7 +22,7 @@ Payload = dict[str, Any]
 MOST_PROMPTS = 128
 
 
-class CompletionForm:
+class CompletionFormat:
     """Text completions and their chunks. Choice `p * n + i` is answer i to prompt p."""
 
     done = DONE

@@ -13,7 +13,7 @@ from localspec.server.options import answer_options, text_of
 from localspec.server.reader import Reader
 from localspec.server.schemas import ChatRequest, Message
 from localspec.server.settings import Settings
-from localspec.server.tools import CallForm, ToolUse, call_form, tool_use
+from localspec.server.tools import CallSyntax, ToolUse, call_syntax, tool_use
 from localspec.text.reasoning import KNOWN_TAGS, ReasoningTags, reasoning_tags
 from localspec.text.tool_calls import OPENERS
 
@@ -36,12 +36,12 @@ class Plan:
 def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
     """Render, tokenize and check: takes long for a long prompt, so not on the event loop. Raises what they raise."""
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
-    form = call_form(llm.template.source or "")
-    options = _with_calls(answer_options(body, settings), use, form)
+    syntax = call_syntax(llm.template.source or "")
+    options = _with_calls(answer_options(body, settings), use, syntax)
     constrained = "json_schema" in options or "grammar" in options
     variables = _variables(body, llm, constrained)
     tags = reasoning_tags(llm.template, variables)
-    beginning = _beginning(tags, use, form, constrained)
+    beginning = _beginning(tags, use, syntax, constrained)
     ids = llm.render(
         plain_messages(body.messages), tools=use.tools, template_variables=variables, beginning=beginning
     )
@@ -49,14 +49,14 @@ def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
     return Plan(ids, options, lambda: AnswerReader(shown, use.parser()))
 
 
-def _with_calls(options: dict[str, Any], use: ToolUse, form: CallForm) -> dict[str, Any]:
+def _with_calls(options: dict[str, Any], use: ToolUse, syntax: CallSyntax) -> dict[str, Any]:
     """Options with the schema that makes an answer a call. Raises `ApiError` where a grammar says otherwise."""
     options = {**options, "shown_tokens": SHOWN_TOKENS}
     if use.forced and "grammar" in options:
         raise bad_request("grammar is given and tool_choice forces a call. Give one of them.", "grammar")
     if use.forced and "json_schema" in options:
         options.pop("json_schema")
-    schema = use.schema(form, options.get("json_schema"))
+    schema = use.schema(syntax, options.get("json_schema"))
     return options if schema is None else {**options, "json_schema": schema}
 
 
@@ -71,10 +71,10 @@ def _variables(body: ChatRequest, llm: LLM, constrained: bool) -> dict[str, Any]
     return variables
 
 
-def _beginning(tags: ReasoningTags | None, use: ToolUse, form: CallForm, constrained: bool) -> str:
+def _beginning(tags: ReasoningTags | None, use: ToolUse, syntax: CallSyntax, constrained: bool) -> str:
     """What the prompt holds of an answer whose form is given: the end of the thoughts, the start of a call."""
     closing = f"\n{tags.closing}\n\n" if tags and tags.opened and constrained else ""
-    return closing + (form.beginning if use.forced else "")
+    return closing + (syntax.beginning if use.forced else "")
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

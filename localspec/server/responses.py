@@ -38,7 +38,7 @@ _FIELDS = {
 """Fields of a chat request to those of a response."""
 
 
-class ResponseForm:
+class AnswerItemsFormat:
     """A response and its events, each of which has a number."""
 
     done = ""
@@ -196,7 +196,9 @@ def response_routes(service: Service) -> APIRouter:
         """Answer a conversation."""
         body = await read_body(request, ResponseRequest, service)
         check_model(body.model, settings)
-        return await respond(service, request, lambda llm: ResponseForm(body, llm, settings, store), body)
+        return await respond(
+            service, request, lambda llm: AnswerItemsFormat(body, llm, settings, store), body
+        )
 
     @router.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str) -> Response:

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from localspec.server.answers import respond
 from localspec.server.body import read_body
-from localspec.server.chat import ChatForm
-from localspec.server.completions import CompletionForm
+from localspec.server.chat import ChatFormat
+from localspec.server.completions import CompletionFormat
 from localspec.server.describe import takes
 from localspec.server.faults import ApiError
 from localspec.server.schemas import ChatRequest, CompletionRequest
@@ -35,13 +35,13 @@ def answering_routes(service: Service) -> APIRouter:
         """Answer a conversation."""
         body = await read_body(request, ChatRequest, service)
         check_model(body.model, settings)
-        return await respond(service, request, lambda llm: ChatForm(body, llm, settings), body)
+        return await respond(service, request, lambda llm: ChatFormat(body, llm, settings), body)
 
     @router.post("/v1/completions", **takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text."""
         body = await read_body(request, CompletionRequest, service)
         check_model(body.model, settings)
-        return await respond(service, request, lambda llm: CompletionForm(body, llm, settings), body)
+        return await respond(service, request, lambda llm: CompletionFormat(body, llm, settings), body)
 
     return router

@@ -96,8 +96,8 @@ class Service:
             raise queue_full(self.settings.queue)
         self._places += 1
         try:
-            form = await asyncio.to_thread(prepare, llm)
-            job = Job(form.starts)
+            answer_format = await asyncio.to_thread(prepare, llm)
+            job = Job(answer_format.starts)
             _ = self.llm  # not stopped meanwhile
             future = job.submit(self._worker)
         except BaseException:
@@ -111,7 +111,7 @@ class Service:
                 loop.call_soon_threadsafe(self._leave, job)
 
         future.add_done_callback(leave)
-        return form, job
+        return answer_format, job
 
     def metrics_text(self) -> str:
         """Counters in Prometheus' text format."""

@@ -18,7 +18,7 @@ _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True)
-class CallForm:
+class CallSyntax:
     """How a model writes calls. beginning: in front of the first. key: of the arguments. listed: calls in a list."""
 
     beginning: str = ""
@@ -46,23 +46,23 @@ class ToolUse:
         parameters = {function["name"]: function.get("parameters") for function in functions}
         return ToolCallParser(self.callable, parallel=self.parallel, parameters=parameters)
 
-    def schema(self, form: CallForm, answer: Any = None) -> Any:
+    def schema(self, syntax: CallSyntax, answer: Any = None) -> Any:
         """What the answer must match; None for anything. answer: the schema of one that is no call."""
         functions = [tool["function"] for tool in self.tools if tool["function"]["name"] in self.callable]
         if self.forced:
-            return forced_schema(functions, form.key, listed=form.listed, several=self.parallel)
-        return either_schema(functions, form.key, answer) if functions and answer is not None else answer
+            return forced_schema(functions, syntax.key, listed=syntax.listed, several=self.parallel)
+        return either_schema(functions, syntax.key, answer) if functions and answer is not None else answer
 
 
-def call_form(source: str) -> CallForm:
-    """The form that a chat template shows."""
+def call_syntax(source: str) -> CallSyntax:
+    """The syntax that a chat template shows."""
     if "[TOOL_CALLS]" in source and "[ARGS]" not in source:
-        return CallForm("[TOOL_CALLS]", listed=True)
+        return CallSyntax("[TOOL_CALLS]", listed=True)
     if "<tool_call>" in source and "<function=" not in source:
-        return CallForm("<tool_call>\n")
+        return CallSyntax("<tool_call>\n")
     if "<|python_tag|>" in source or '"parameters"' in source:
-        return CallForm(key="parameters")
-    return CallForm()
+        return CallSyntax(key="parameters")
+    return CallSyntax()
 
 
 def tool_use(

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.text.literals import literals_of
 from localspec.text.messages import checked_messages
-from localspec.text.prompt import Hidden, Template, Vocabulary, prompt_ids, tokenize_parts
+from localspec.text.prompt import Hidden, Template, Vocabulary, literals_of, prompt_ids, tokenize_parts
 
 
 class SpellingVocabulary(Vocabulary, Protocol):
