@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
 from localspec.answers.queue import closed
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
-from localspec.answers.stream import AnswerStream
+from localspec.answers.stream import AnswerStream, Item, Pump, Start
 from localspec.checks import StrPath, shown
 from localspec.engine.loading import LoadProgress
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
+
+
+def put_in_loop(loop: asyncio.AbstractEventLoop, items: asyncio.Queue[Item], item: Item) -> bool:
+    """Brings a pump's item to the loop it is read in; whether that is still open."""
+    try:
+        loop.call_soon_threadsafe(items.put_nowait, item)
+    except RuntimeError:
+        return False
+    return True
 
 
 class AsyncAnswer(AsyncIterator[Chunk]):
@@ -26,21 +35,24 @@ class AsyncAnswer(AsyncIterator[Chunk]):
     raised by the first chunk.
     """
 
-    def __init__(self, start: Callable[[], AnswerStream]) -> None:
-        self._pump = _Pump(start, asyncio.get_running_loop())
+    def __init__(self, start: Start) -> None:
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        # The pump must not keep this alive: dropping it ends the answer.
+        self._pump = Pump([start], partial(put_in_loop, asyncio.get_running_loop(), self._items))
+        self._pump.start()
 
     async def __anext__(self) -> Chunk:
         try:
-            item = await self._pump.items.get()
+            item = await self._items.get()
         except asyncio.CancelledError:
             self._pump.abandon()
             raise
-        if isinstance(item, Chunk):
-            if item.completion is not None:
-                self._pump.tell(item.completion)
-            return item
-        self._pump.items.put_nowait(None)  # whoever reads on finds the end
-        raise StopAsyncIteration if item is None else item
+        if not isinstance(item, tuple):
+            self._items.put_nowait(None)  # whoever reads on finds the end
+        event = self._pump.received(item)
+        if event is None:
+            raise StopAsyncIteration
+        return event[1]
 
     def cancel(self) -> None:
         """End it with finish reason `cancelled`. The rest can be read; a conversation keeps what is read to its end."""
@@ -49,65 +61,13 @@ class AsyncAnswer(AsyncIterator[Chunk]):
     async def aclose(self) -> None:
         """Close it, and wait until the engine is free for the next."""
         self._pump.abandon()
-        while isinstance(await self._pump.items.get(), Chunk):
+        while isinstance(await self._items.get(), tuple):
             pass
-        self._pump.items.put_nowait(None)
+        self._items.put_nowait(None)
 
     def __del__(self) -> None:
         if "_pump" in self.__dict__:
             self._pump.abandon()
-
-
-class _Pump:
-    """Reads a stream in a thread and hands its chunks to the event loop: None at the end, or the error."""
-
-    def __init__(self, start: Callable[[], AnswerStream], loop: asyncio.AbstractEventLoop) -> None:
-        self.items: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
-        self._start, self._loop = start, loop
-        self._lock = threading.Lock()
-        self._stream: AnswerStream | None = None
-        self._cancelled = self._told = False
-        self._tell: Callable[[Completion], None] = lambda completion: None
-        threading.Thread(target=self._run, name="localspec answer", daemon=True).start()
-
-    def cancel(self) -> None:
-        with self._lock:
-            self._cancelled = True
-            stream = self._stream
-        if stream is not None:
-            stream.cancel()
-
-    def abandon(self) -> None:
-        """Cancel it, and tell nobody how it ended."""
-        self._told = True
-        self.cancel()
-
-    def tell(self, completion: Completion) -> None:
-        """What the stream does for who reads it: here that is who takes the last chunk out of the queue."""
-        if not self._told:
-            self._told = True
-            self._tell(completion)
-
-    def _run(self) -> None:
-        try:
-            stream = self._start()
-            with self._lock:
-                self._tell = stream.take_over()
-                self._stream = stream
-                cancelled = self._cancelled
-            if cancelled:
-                stream.cancel()
-            for chunk in stream:
-                self._put(chunk)
-            self._put(None)
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, item: Chunk | BaseException | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self.items.put_nowait, item)
-        except RuntimeError:  # the loop is closed: nobody reads on
-            self.abandon()
 
 
 class AsyncLLM:

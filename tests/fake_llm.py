@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
+from localspec.answers.conversation import Conversation
+from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.request import AnswerOptions, Chunk, Completion
+from localspec.answers.stream import AnswerStream
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError
@@ -15,6 +22,35 @@ SETTINGS = {
     "target": {"file": "/models/target.gguf", "n_ctx": 4096},
     "draft": {"file": "/models/draft.gguf", "n_ctx": 4096},
 }
+Messages = list[dict[str, str]]
+
+
+class Letters:
+    """Every character is a token."""
+
+    add_bos = False
+    bos_text = ""
+    control_literals: frozenset[str] = frozenset()
+
+    def tokenize(self, text: str, *, parse_special: bool, add_bos: bool = False) -> list[int]:
+        return list(map(ord, text))
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return chr(token).encode()
+
+
+class Template:
+    """`role`, `content`, each with a mark behind it, from which the messages can be read back."""
+
+    def render(self, messages: Messages, **_variables: Any) -> str:
+        return "".join(f"{message['role']}\x02{message['content']}\x03" for message in messages) + "\x04"
+
+    @staticmethod
+    def read(text: str) -> Messages:
+        # An answer whose ids were kept stands behind the opening of the answer, without a role.
+        text = re.sub(r"\x04(?=.)", "assistant\x02", text, flags=re.DOTALL).rstrip("\x04")
+        pairs = [part.partition("\x02") for part in text.split("\x03") if part]
+        return [{"role": role, "content": content} for role, _, content in pairs]
 
 
 class FakeLLM:
@@ -32,39 +68,53 @@ class FakeLLM:
         self.calls: list[dict[str, Any]] = []
         self.closed = False
         self._cancelled = threading.Event()
+        self._queue = AnswerQueue(self._cancelled)  # type: ignore[arg-type]
 
-    def chat(
+    def conversation(self, system: str = "", **defaults: Any) -> Conversation:
+        """As `LLM.conversation`."""
+        return Conversation(self, system, **defaults)  # type: ignore[arg-type]
+
+    @contextmanager
+    def using(self) -> Iterator[Any]:
+        """As `LLM.using`, with what a conversation needs of an engine."""
+        yield SimpleNamespace(vocab=Letters(), template=Template())
+
+    def stream(
         self,
-        messages: Messages,
+        prompt: Sequence[int],
         *,
         params: SamplingParams | None = None,
         draft_tokens: int | str | None = None,
         **options: Any,
-    ) -> Iterator[Chunk]:
-        """As `LLM.chat`."""
+    ) -> AnswerStream:
+        """As `LLM.stream`."""
         assert set(options) <= set(AnswerOptions.__annotations__), "an option that LLM does not have"
-        given = {"messages": list(messages), "params": params, "draft_tokens": draft_tokens}
-        self.calls.append({**given, **options})
-        self._cancelled.clear()
-        return self._answer(messages, params or SamplingParams(), draft_tokens)
-
-    def cancel(self) -> None:
-        """As `LLM.cancel`."""
-        self._cancelled.set()
+        messages = Template.read("".join(map(chr, prompt)))
+        if "seed" in options:
+            params = replace(params or SamplingParams(), seed=options.pop("seed"))
+        self.calls.append({"messages": messages, "params": params, "draft_tokens": draft_tokens, **options})
+        ticket = self._queue.ticket()
+        chunks = self._answer(ticket, messages, params or SamplingParams(), draft_tokens)
+        return AnswerStream(self._queue, ticket, chunks)
 
     def close(self) -> None:
         """As `LLM.close`."""
         self.closed = True
 
     def _answer(
+        self, ticket: Ticket, messages: Messages, params: SamplingParams, draft_tokens: int | str | None
+    ) -> Iterator[Chunk]:
+        with self._queue.admit(ticket) as mine:
+            yield from self._chunks(messages if mine else [], params, draft_tokens)
+
+    def _chunks(
         self, messages: Messages, params: SamplingParams, draft_tokens: int | str | None
     ) -> Iterator[Chunk]:
-        question = messages[-1]["content"]
-        kind = question.split(" ")[0]
+        kind = messages[-1]["content"].split(" ")[0] if messages else "cancelled"
         text, count = "", 0
         for piece in self._pieces(kind, messages):
             text, count = text + piece, count + 1
-            yield Chunk(piece, (count,))
+            yield Chunk(piece, tuple(map(ord, piece)))
         stats = Stats(tokens=count, rounds=1, decode_seconds=0.5, prompt_tokens=7)
         if kind != "plain":
             stats.drafted, stats.accepted = 4, 3
@@ -73,8 +123,8 @@ class FakeLLM:
             (),
             Completion(
                 text=text,
-                ids=tuple(range(1, count + 1)),
-                finish_reason="cancelled" if self._cancelled.is_set() else "stop",
+                ids=tuple(map(ord, text)),
+                finish_reason="cancelled" if self._cancelled.is_set() or not messages else "stop",
                 stats=stats,
                 seed=params.seed or 0,
                 drafting=f"{self.drafting} (asked for {draft_tokens})",

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec.cli import main, pulling
-from localspec.cli import opening as loading
+from localspec.cli import main, opening, pulling
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
@@ -31,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM()
-    monkeypatch.setattr(loading, "open_engine", lambda _options, _notify: fake)
+    monkeypatch.setattr(opening, "open_engine", lambda _options, _notify: fake)
     return fake
 
 
@@ -43,7 +42,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[ModelOptions]:
         options_seen.append(options)
         return FakeLLM()
 
-    monkeypatch.setattr(loading, "open_engine", open_engine)
+    monkeypatch.setattr(opening, "open_engine", open_engine)
     return options_seen
 
 
@@ -51,7 +50,7 @@ def fail_to_open(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def open_engine(_options: ModelOptions, _notify: object) -> FakeLLM:
         raise error
 
-    monkeypatch.setattr(loading, "open_engine", open_engine)
+    monkeypatch.setattr(opening, "open_engine", open_engine)
 
 
 def run(*arguments: str, stdin: str | bytes = "") -> Result:
@@ -86,7 +85,7 @@ def test_quiet_leaves_only_the_answer() -> None:
 
 
 def test_a_notice_and_a_warning_are_said_even_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "open_engine", lambda _options, _notify: FakeLLM(warnings=("no GPU.",)))
+    monkeypatch.setattr(opening, "open_engine", lambda _options, _notify: FakeLLM(warnings=("no GPU.",)))
     assert run("-q", "-p", "full").stderr == "warning: no GPU.\nThe context of 4096 tokens is full.\n"
 
 
@@ -147,7 +146,7 @@ def test_json_is_one_object_with_everything() -> None:
         "drafting",
         "notice",
     ]
-    assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == ("🙂", [1], "stop", 7)
+    assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == ("🙂", [ord("🙂")], "stop", 7)
     assert answer["statistics"]["acceptance_rate"] == 0.75
     assert (answer["sampling"]["temperature"], answer["sampling"]["top_k"]) == (0.8, 40)
     assert answer["settings"]["draft"]["file"] == "/models/draft.gguf"
@@ -314,7 +313,7 @@ def pulls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise NotDownloaded("The pair tiny is not here.", "Run `localspec pull tiny`.", name="tiny")
         return FakeLLM()
 
-    monkeypatch.setattr(loading, "open_engine", open_engine)
+    monkeypatch.setattr(opening, "open_engine", open_engine)
     monkeypatch.setattr(pulling, "pull_pair", lambda name, **_options: pulled.append(name))
     return pulled
 
@@ -341,7 +340,7 @@ def test_offline_wins_over_yes(pulls: list[str]) -> None:
 def test_at_a_terminal_it_asks(
     pulls: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, pulled: bool
 ) -> None:
-    monkeypatch.setattr(loading, "can_ask", lambda: True)
+    monkeypatch.setattr(opening, "can_ask", lambda: True)
     result = run("-p", "hi", stdin=answer)
     assert "The pair tiny is not here.\nDownload it now? [Y/n] " in result.stderr
     assert (result.exit_code, pulls) == ((0, ["tiny"]) if pulled else (1, []))

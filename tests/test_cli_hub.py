@@ -15,8 +15,7 @@ from click.testing import CliRunner, Result
 
 import localspec
 from localspec import LLM
-from localspec.cli import main
-from localspec.cli import opening as loading
+from localspec.cli import main, opening
 from localspec.errors import InvalidRequest, NotDownloaded, UnknownPair
 from localspec.hub import huggingface, remote
 from localspec.system.progress import Progress
@@ -135,8 +134,8 @@ def test_a_terminal_is_asked_with_files_and_sizes(
         asked.append(question)
         return agreed and default
 
-    monkeypatch.setattr(loading, "can_ask", lambda: True)
-    monkeypatch.setattr(loading, "ask", ask)
+    monkeypatch.setattr(opening, "can_ask", lambda: True)
+    monkeypatch.setattr(opening, "ask", ask)
     result = run("chat", TARGET, *ONCE)
     size = f"{len(hub.repos['Org/Tiny-GGUF']['all/Tiny-F32.gguf']) / 1000:.0f} kB"
     assert asked == [

@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli.answer import Answer
-from localspec.cli.conversation import Conversation, Turn
+from localspec.answers.turn import Turn
+from localspec.cli.answer import write_out
 from localspec.cli.interactive import COMMANDS, Chat
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
@@ -20,7 +20,8 @@ from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
 from localspec.decoding.seeds import attempt_seed
 from localspec.errors import PromptTooLong, StoreError
-from tests.fake_llm import FakeLLM
+from localspec.text.continuation import Said
+from tests.fake_llm import FakeLLM, Template
 
 
 def parsed(*arguments: str) -> ModelOptions:
@@ -44,7 +45,7 @@ def reader(lines: tuple[str, ...]) -> Callable[[], str]:
 
 
 def converse(*lines: str, options: tuple[str, ...] = (), system: str = "", quiet: bool = False) -> Chat:
-    chat = Chat(FakeLLM(), parsed(*options), Conversation(system), quiet=quiet)  # type: ignore[arg-type]
+    chat = Chat(FakeLLM(), parsed(*options), system, quiet=quiet)  # type: ignore[arg-type]
     chat.run(reader(lines))
     return chat
 
@@ -57,7 +58,6 @@ def calls(chat: Chat) -> list[dict[str, object]]:
     return chat._llm.calls  # type: ignore[attr-defined, no-any-return]
 
 
-SLOW = [{"role": "user", "content": "slow"}]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -104,12 +104,12 @@ def test_a_notice_is_said(capsys: Capture) -> None:
 
 def test_a_full_context_names_the_commands_that_help(capsys: Capture) -> None:
     class Full(FakeLLM):
-        def chat(self, messages: Any, **arguments: Any) -> Any:
-            if len(messages) > 1:
+        def stream(self, prompt: Any, **arguments: Any) -> Any:
+            if len(Template.read("".join(map(chr, prompt)))) > 1:
                 raise PromptTooLong("The prompt has 9 tokens and the context holds 8.", "Use n_ctx.", n_ctx=8)
-            return super().chat(messages, **arguments)
+            return super().stream(prompt, **arguments)
 
-    chat = Chat(Full(), parsed(), Conversation())  # type: ignore[arg-type]
+    chat = Chat(Full(), parsed())  # type: ignore[arg-type]
     chat.run(reader(("say one", "two", "/clear", "three")))
     said = capsys.readouterr().err
     assert "error: The prompt has 9 tokens and the context holds 8.\n/undo takes" in said
@@ -135,7 +135,7 @@ class Interrupted(FakeLLM):
 
 
 def test_a_second_ctrl_c_while_the_answer_stops_loses_nothing(capsys: Capture) -> None:
-    chat = Chat(Interrupted(), parsed(), Conversation())  # type: ignore[arg-type]
+    chat = Chat(Interrupted(), parsed())  # type: ignore[arg-type]
     chat.run(reader(("one", "two")))
     assert questions(chat) == ["one", "two"]
     assert [turn.answer for turn in chat.conversation.turns] == ["word last "] * 2
@@ -152,7 +152,7 @@ def test_ctrl_c_between_answers_does_not_end_the_conversation() -> None:
             return line
         raise EOFError
 
-    chat = Chat(FakeLLM(), parsed(), Conversation())  # type: ignore[arg-type]
+    chat = Chat(FakeLLM(), parsed())  # type: ignore[arg-type]
     chat.run(read)
     assert questions(chat) == ["say one", "say two"]
     assert signal.getsignal(signal.SIGINT) is before
@@ -163,16 +163,20 @@ def test_only_the_reader_may_leave_by_ctrl_c() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Chat(FakeLLM(), parsed(), Conversation()).run(read)  # type: ignore[arg-type]
+        Chat(FakeLLM(), parsed()).run(read)  # type: ignore[arg-type]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_without_a_conversation_the_second_ctrl_c_ends_the_answer() -> None:
-    llm = FakeLLM()
-    with pytest.raises(KeyboardInterrupt), Answer(llm, lambda: llm.chat(SLOW)) as answer:  # type: ignore[arg-type]
-        for _ in answer:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
+    def interrupt(_text: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    talk = FakeLLM().conversation()
+    with pytest.raises(KeyboardInterrupt):
+        write_out(lambda: talk.ask("slow"), interrupt)
+    assert talk.turns == ()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_regen_answers_the_last_question_from_the_same_place_with_another_seed() -> None:
@@ -192,9 +196,10 @@ def test_attempts_without_a_seed_stay_without() -> None:
 
 
 def test_a_regeneration_that_fails_keeps_the_answer_there_was() -> None:
-    chat = Chat(FakeLLM(), parsed(), Conversation(turns=[Turn("fail", "earlier")]))  # type: ignore[arg-type]
+    chat = Chat(FakeLLM(), parsed())  # type: ignore[arg-type]
+    chat.conversation._turns = (Turn("fail", "earlier", 0, Said((1,), "", (2,), "earlier")),)
     chat.run(reader(("/regen",)))
-    assert chat.conversation.turns == [Turn("fail", "earlier")]
+    assert questions(chat) == ["fail"] and chat.conversation.turns[0].answer == "earlier"
 
 
 def test_undo_takes_back_question_and_answer(capsys: Capture) -> None:

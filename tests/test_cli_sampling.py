@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import localspec
-from localspec.cli import main
-from localspec.cli import opening as loading
+from localspec.cli import main, opening
 from localspec.decoding.params import SamplingParams
 from tests.fake_llm import FakeLLM
 
@@ -21,7 +20,7 @@ SCHEMA = '{"type": "object"}'
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM()
-    monkeypatch.setattr(loading, "open_engine", lambda _options, _notify: fake)
+    monkeypatch.setattr(opening, "open_engine", lambda _options, _notify: fake)
     return fake
 
 

@@ -20,9 +20,9 @@ if sys.platform != "win32":
 
 ROOT = Path(__file__).parents[1]
 DRIVER = """
-from localspec.cli import loading, main
+from localspec.cli import main, opening
 from tests.fake_llm import FakeLLM
-loading.open_engine = lambda options, notify: FakeLLM()
+opening.open_engine = lambda options, notify: FakeLLM()
 main()
 """
 READY = "\x1b[?2004h"  # the line editor asks for marked pastes: it reads keys now

@@ -6,13 +6,13 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, Unpack, cast
 
 from localspec.answers.request import AnswerOptions, Completion
-from localspec.answers.saved import Saved, SavedTurn, read_saved, restore_cells, saved_cells, write_saved
+from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
 from localspec.answers.stream import AnswerStream
+from localspec.answers.turn import Turn
 from localspec.checks import StrPath
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
@@ -36,25 +36,13 @@ class Answers(Protocol):
     def exclusive(self) -> AbstractContextManager[Engine]: ...
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A question and its answer; `attempt` counts how often the answer was regenerated.
-
-    said: the ids of the prompt and of the answer.
-    """
-
-    question: str
-    answer: str
-    attempt: int
-    said: Said = field(repr=False)
-
-
 class Conversation:
     """One conversation with an `LLM`; `LLM.conversation` makes it. Several may share an `LLM`.
 
     A turn is added when its answer is complete, just before the last chunk is handed out. An answer that was
     cancelled keeps what it said; one that was closed, dropped or failed leaves no trace.
 
+    system, defaults: hold from the next question on when they are changed.
     reread: why the history had to be rendered and read again for the last question, or "" where its ids were kept.
     restored: after `load`, what became of the saved state of the models, in a sentence.
     """
@@ -118,6 +106,13 @@ class Conversation:
             self._turns = tuple(earlier)
             return last
 
+    def clear(self) -> None:
+        """Forget all questions and answers; the system prompt and the defaults stay. Raises `EngineBusy` as `ask`."""
+        self._let_cancelled_end()
+        with self._lock:
+            self._refuse_unfinished()
+            self._turns = ()
+
     def save(self, path: StrPath) -> None:
         """Write it to a file, with the models' state where they hold it now; the options are not in it.
 
@@ -128,10 +123,9 @@ class Conversation:
         self._let_cancelled_end()
         with self._lock:
             self._refuse_unfinished()
-            turns = [SavedTurn(turn.question, turn.answer, turn.attempt, turn.said) for turn in self._turns]
             with self._llm.exclusive() as engine:
                 cells = saved_cells(engine, self.ids)
-                write_saved(path, Saved(self.system, turns, cells), engine)
+                write_saved(path, Saved(self.system, self._turns, cells), engine)
 
     @classmethod
     def load(cls, llm: Answers, path: StrPath, **defaults: Unpack[AnswerOptions]) -> Conversation:
@@ -143,9 +137,7 @@ class Conversation:
         with llm.exclusive() as engine:
             saved = read_saved(path, engine)
             conversation = cls(llm, saved.system, **defaults)
-            conversation._turns = tuple(
-                Turn(turn.question, turn.answer, turn.attempt, turn.said) for turn in saved.turns
-            )
+            conversation._turns = saved.turns
             conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
         return conversation
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localspec.answers.turn import Turn
 from localspec.checks import checked_path
 from localspec.decoding.session import Session, common_prefix
 from localspec.engine.engine import Engine
@@ -27,16 +28,6 @@ FORMAT = 1
 WORTH = 0.5
 """Cells are saved where they hold at least this share of the conversation; the rest is read again."""
 _HEADER = "conversation.json"
-
-
-@dataclass(frozen=True)
-class SavedTurn:
-    """A question, its answer and the ids of both."""
-
-    question: str
-    answer: str
-    attempt: int
-    said: Said
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Saved:
     """What the file holds. cells: by "target" and "draft", those that were worth it."""
 
     system: str
-    turns: list[SavedTurn]
+    turns: tuple[Turn, ...]
     cells: dict[str, Cells]
 
 
@@ -185,7 +176,7 @@ def _unzip(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         return json.loads(archive.read(_HEADER)), {name[:-3]: archive.read(name) for name in names}
 
 
-def _packed(turns: Sequence[SavedTurn]) -> list[dict[str, Any]]:
+def _packed(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """A prompt mostly begins as the one after it does: that part is written once."""
     packed: list[dict[str, Any]] = []
     following: Sequence[int] = ()
@@ -206,8 +197,8 @@ def _packed(turns: Sequence[SavedTurn]) -> list[dict[str, Any]]:
     return packed[::-1]
 
 
-def _unpacked(packed: list[dict[str, Any]], n_vocab: int) -> list[SavedTurn]:
-    turns: list[SavedTurn] = []
+def _unpacked(packed: list[dict[str, Any]], n_vocab: int) -> tuple[Turn, ...]:
+    turns: list[Turn] = []
     following: tuple[int, ...] = ()
     for entry in reversed(packed):
         prompt = (*following[: int(entry["shared"])], *entry["prompt"])
@@ -215,9 +206,9 @@ def _unpacked(packed: list[dict[str, Any]], n_vocab: int) -> list[SavedTurn]:
         if not prompt or not all(type(token) is int and 0 <= token < n_vocab for token in (*prompt, *ids)):
             raise ValueError("a token id is outside the vocabulary")
         said = Said(prompt, _text(entry["digest"]), ids, answer)
-        turns.append(SavedTurn(_text(entry["question"]), answer, int(entry["attempt"]), said))
+        turns.append(Turn(_text(entry["question"]), answer, int(entry["attempt"]), said))
         following = prompt
-    return turns[::-1]
+    return tuple(turns[::-1])
 
 
 def _text(value: object) -> str:

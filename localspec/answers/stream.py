@@ -1,10 +1,10 @@
-"""AnswerStream: the chunks of one answer, for whatever thread reads, cancels or drops them."""
+"""AnswerStream: the chunks of one answer, for whatever thread reads, cancels or drops it. Pump: a thread that reads."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import Chunk, Completion
@@ -104,6 +104,87 @@ class AnswerStream(Iterator[Chunk]):
         if reader is None or reader is threading.current_thread() or not reader.is_alive():
             return self.ended
         return self._ended.wait(timeout)
+
+
+Start = Callable[[], AnswerStream]
+Event = tuple[int, Chunk]
+"""The number of an answer, and a chunk of it."""
+Item = Event | BaseException | None
+"""What a pump delivers: events, then the error that ended them, or None."""
+
+
+class Pump:
+    """Reads answers in one thread for a reader in another: a terminal, an event loop, a request of a server.
+
+    starts: begin the answers, one after the other, in the pump's thread. deliver: takes each item there, brings it to
+    the reader, who gives it to `received`, and says whether somebody still reads. A reader that leaves calls `abandon`:
+    that ends these answers and no others.
+    """
+
+    def __init__(self, starts: Sequence[Start], deliver: Callable[[Item], bool]) -> None:
+        self._starts, self._deliver = starts, deliver
+        self._lock = threading.RLock()  # a signal handler may cancel
+        self._stream: AnswerStream | None = None
+        self._cancelled = self._abandoned = False
+        self._tells: dict[int, Callable[[Completion], None]] = {}
+
+    def start(self) -> threading.Thread:
+        """Read in a thread of its own."""
+        thread = threading.Thread(target=self.run, name="localspec answer", daemon=True)
+        thread.start()
+        return thread
+
+    def run(self) -> None:
+        """Read in this thread, to the end."""
+        try:
+            for index, start in enumerate(self._starts):
+                if index and self._cancelled:
+                    break
+                for chunk in self._begun(index, start()):
+                    if not self._deliver((index, chunk)):
+                        self.abandon()
+        except BaseException as error:
+            self._deliver(error)
+        else:
+            self._deliver(None)
+        finally:
+            self._stream = None
+
+    def _begun(self, index: int, stream: AnswerStream) -> AnswerStream:
+        tell = stream.take_over()
+        with self._lock:
+            self._tells[index] = tell
+            self._stream = stream
+            cancelled = self._cancelled
+        if cancelled:
+            stream.cancel()
+        return stream
+
+    def received(self, item: Item) -> Event | None:
+        """In the reader's thread: the event of an item, None at the end; raises the error that it is.
+
+        Whoever waits for a completion (a conversation) is told here: an answer is complete when its end is read.
+        """
+        if isinstance(item, BaseException):
+            raise item
+        if item is not None and item[1].completion is not None:
+            tell = self._tells.pop(item[0], _tell_nobody)
+            if not self._abandoned:
+                tell(item[1].completion)
+        return item
+
+    def cancel(self) -> None:
+        """End the answer that runs with finish reason `cancelled`, and begin none behind it. The rest can be read."""
+        with self._lock:
+            self._cancelled = True
+            stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def abandon(self) -> None:
+        """Cancel, and tell nobody how it ended."""
+        self._abandoned = True
+        self.cancel()
 
 
 def _tell_nobody(completion: Completion) -> None:

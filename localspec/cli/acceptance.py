@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, model_options_with, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
@@ -78,7 +78,7 @@ def acceptance(
     from localspec.measure.prompts import builtin_prompts, choose
 
     chosen = choose(builtin_prompts(), scenarios, limit)
-    with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+    with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
         from localspec.measure.acceptance import Recorder
         from localspec.measure.acceptance_report import report
 
@@ -86,7 +86,7 @@ def acceptance(
         recorder = Recorder(llm, options.sampling(), length)
         settings = {"draft_tokens": length, "temperature": options.temp, "seed": options.seed}
         with progress_of(quiet, "reading") as progress:
-            result = report(loading.pair_title(options, llm), settings, recorder.run(chosen, progress))
+            result = report(opening.pair_title(options, llm), settings, recorder.run(chosen, progress))
     if as_json:
         click.echo(json.dumps(result))
     else:

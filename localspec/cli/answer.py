@@ -1,86 +1,88 @@
-"""One running answer that Ctrl-C stops at once, even while the model works inside C."""
+"""One running answer: written as it comes, and stopped by Ctrl-C at once, even while the model works inside C."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localspec.answers.request import Chunk, Completion
-    from localspec.llm import LLM
+    from localspec.answers.request import Completion
+    from localspec.answers.stream import Item, Pump, Start
 
-Start = Callable[[], "Iterator[Chunk]"]
 POLL_SECONDS = 0.1
+"""Not one endless wait: on Windows Ctrl-C would be seen only behind it."""
 
 
-class Answer:
-    """Iterates over the chunks that `start()` yields in a worker thread.
+def write_out(start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:
+    """Hand every piece of text to `write` and return what the answer came to. Use in the main thread.
 
-    The first Ctrl-C cancels the answer, whose last chunk then says so; the second raises KeyboardInterrupt, unless
-    `patient`: then it changes nothing. Use as a context manager, in the main thread.
+    The first Ctrl-C cancels the answer, whose completion then says so; the second raises KeyboardInterrupt, unless
+    `patient`: then it changes nothing.
     """
+    from localspec.answers.stream import Pump
 
-    def __init__(self, llm: LLM, start: Start, *, patient: bool = False) -> None:
-        self._llm = llm
-        self._start = start
-        self._patient = patient
-        self._interrupts = 0
-        self._ended = False
-        self._items: queue.SimpleQueue[Chunk | BaseException | None] = queue.SimpleQueue()
-        self._worker = threading.Thread(target=self._work, name="localspec-answer", daemon=True)
-        self._handler = signal.getsignal(signal.SIGINT)
-        # Where Ctrl-C is ignored (nohup) it stays so.
-        self._catches = self._handler not in (None, signal.SIG_IGN)
+    items: queue.SimpleQueue[Item] = queue.SimpleQueue()
 
-    def __enter__(self) -> Answer:
-        if self._catches:
-            signal.signal(signal.SIGINT, self._on_interrupt)
-        self._worker.start()
-        return self
+    def deliver(item: Item) -> bool:
+        items.put(item)
+        return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._catches:
-            signal.signal(signal.SIGINT, self._handler)
-        while self._worker.is_alive():
-            if not self._ended:
-                self._llm.cancel()
-            self._worker.join(POLL_SECONDS)
+    completion: Completion | None = None
+    pump = Pump([start], deliver)
+    with _cancelling(pump, patient=patient), _reading(pump):
+        while (event := pump.received(_next(items))) is not None:
+            if event[1].text:
+                write(event[1].text)
+            completion = event[1].completion or completion
+    assert completion is not None, "an answer ends with a completion"
+    return completion
 
-    def __iter__(self) -> Iterator[Chunk]:
-        while True:
-            if self._interrupts:  # again and again: the first call may have come before the answer began
-                self._llm.cancel()
-            try:
-                item = self._items.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if item is None:
-                self._ended = True
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
 
-    def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        self._interrupts += 1
-        if self._interrupts > 1 and not self._patient:
+def _next(items: queue.SimpleQueue[Item]) -> Item:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return items.get(timeout=POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _reading(pump: Pump) -> Iterator[None]:
+    """The pump runs while the block does; where that is left early, it ends its own answer and no other."""
+    thread = pump.start()
+    try:
+        yield
+    except BaseException:
+        pump.abandon()
+        raise
+    finally:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _cancelling(pump: Pump, *, patient: bool) -> Iterator[None]:
+    """Ctrl-C cancels the answer. Where it is ignored (nohup) it stays so."""
+    handler = signal.getsignal(signal.SIGINT)
+    interrupts = 0
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts > 1 and not patient:
             raise KeyboardInterrupt
-        self._llm.cancel()
+        pump.cancel()
 
-    def _work(self) -> None:
-        try:
-            for chunk in self._start():
-                self._items.put(chunk)
-        except BaseException as error:
-            self._items.put(error)
-        self._items.put(None)
+    if handler in (None, signal.SIG_IGN):
+        yield
+        return
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager
@@ -94,18 +96,6 @@ def interrupts_ignored() -> Iterator[None]:
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
-
-
-def write_out(llm: LLM, start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:
-    """Hand every piece of text to `write` and return what the answer came to; `patient` as for `Answer`."""
-    completion: Completion | None = None
-    with Answer(llm, start, patient=patient) as answer:
-        for chunk in answer:
-            if chunk.text:
-                write(chunk.text)
-            completion = chunk.completion or completion
-    assert completion is not None, "an answer ends with a completion"
-    return completion
 
 
 def figures(completion: Completion) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
@@ -94,13 +94,13 @@ def audit(
     if prompts is None and not scenarios:
         scenarios = SCENARIOS
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
-    with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+    with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
         from localspec.measure.audit import Audit, AuditOptions, audit_report
 
         audit_options = AuditOptions(only, num_tokens, runs)
         with progress_of(quiet, first="loading rows") as progress:
             parts = dict(Audit(llm, audit_options, progress).run(chosen))
-        result = audit_report(loading.pair_title(options, llm), llm, parts)
+        result = audit_report(opening.pair_title(options, llm), llm, parts)
     if as_json:
         click.echo(json.dumps(result))
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options_with, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
@@ -88,14 +88,14 @@ def bench(
     from localspec.measure.prompts import builtin_prompts, choose, read_prompts
 
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
-    with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+    with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
         from localspec.measure.bench import Bench, BenchOptions
         from localspec.measure.report import report
 
         bench_options = BenchOptions(options.sampling(), runs, lengths)
         with progress_of(quiet) as progress:
             measured = dict(Bench(llm, bench_options, progress=progress).run(chosen))
-        result = report(loading.pair_title(options, llm), llm, measured)
+        result = report(opening.pair_title(options, llm), llm, measured)
     if not quiet:
         _show(result)
     click.echo(json.dumps(result))

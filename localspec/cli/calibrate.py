@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
@@ -35,7 +35,7 @@ def calibrate(
     for instance because the machine was busy then.
     """
     options.check()
-    with loading.engine(options, loading.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+    with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
         costs = costs_of(llm, redo=redo, quiet=quiet)
         tables = {"target": (llm.engine.target, costs.target)}
         if llm.engine.draft and costs.draft:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.answer import figures, write_out
-from localspec.cli.conversation import Conversation
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer
@@ -43,38 +42,35 @@ def chat(
     With -p, or with text on standard input, it prints one answer and exits: the answer goes to standard
     output, everything else to standard error. Otherwise it is a conversation; /help lists its commands.
     """
-    consent = loading.Consent(yes=yes, offline=offline, quiet=quiet)
-    conversation = Conversation("" if system is None else checked_text("system prompt", system))
+    consent = opening.Consent(yes=yes, offline=offline, quiet=quiet)
+    system = "" if system is None else checked_text("system prompt", system)
     options.check()
     if prompt is None and is_terminal(sys.stdin):
-        _converse(options, conversation, consent, as_json)
+        _converse(options, system, consent, as_json)
         return
     question = checked_text("prompt", read_input() if prompt is None else prompt)
-    _answer_once(options, conversation.messages([], question), consent, as_json)
+    _answer_once(options, system, question, consent, as_json)
 
 
-def _converse(
-    options: ModelOptions, conversation: Conversation, consent: loading.Consent, as_json: bool
-) -> None:
+def _converse(options: ModelOptions, system: str, consent: opening.Consent, as_json: bool) -> None:
     if as_json or not is_terminal(sys.stdout):
         raise click.UsageError("A conversation needs a terminal: give one prompt with -p or standard input.")
     from localspec.cli.interactive import Chat
     from localspec.cli.prompt import prompt_reader
 
-    with loading.engine(options, consent) as llm:
+    with opening.engine(options, consent) as llm:
         if not consent.quiet:
             say("/help lists the commands, Ctrl-D leaves", dim=True)
-        Chat(llm, options, conversation, quiet=consent.quiet).run(prompt_reader())
+        Chat(llm, options, system, quiet=consent.quiet).run(prompt_reader())
 
 
 def _answer_once(
-    options: ModelOptions, messages: list[dict[str, str]], consent: loading.Consent, as_json: bool
+    options: ModelOptions, system: str, question: str, consent: opening.Consent, as_json: bool
 ) -> None:
-    with loading.engine(options, consent) as llm:
+    with opening.engine(options, consent) as llm:
         write = _discard if as_json else write_answer
-        completion = write_out(
-            llm, lambda: llm.chat(messages, params=options.sampling(), **options.answering()), write
-        )
+        conversation = llm.conversation(system, **options.conversation())
+        completion = write_out(lambda: conversation.ask(question), write)
         if as_json and completion.finish_reason != "cancelled":
             fields = {
                 "text": completion.text,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.calibrate import costs_of
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
@@ -84,7 +84,7 @@ def estimate(
     else:
         if verify_cost is not None:
             raise click.UsageError("--verify-cost goes with --cost-ratio.")
-        estimator = _from_pair(options, loading.Consent(yes=yes, offline=offline, quiet=quiet), longest)
+        estimator = _from_pair(options, opening.Consent(yes=yes, offline=offline, quiet=quiet), longest)
     result = estimated(estimator, acceptances, draft_tokens)
     if plot is not None:
         from localspec.measure.plot import plot_curves
@@ -96,11 +96,11 @@ def estimate(
         _show(result)
 
 
-def _from_pair(options: ModelOptions, consent: loading.Consent, longest: int) -> Estimator:
+def _from_pair(options: ModelOptions, consent: opening.Consent, longest: int) -> Estimator:
     from localspec.measure.estimate import from_costs
 
     options.check()
-    with loading.engine(options, consent) as llm:
+    with opening.engine(options, consent) as llm:
         return from_costs(costs_of(llm, quiet=consent.quiet), longest)
 
 

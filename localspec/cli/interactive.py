@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.answer import Start, figures, interrupts_ignored, write_out
-from localspec.cli.conversation import Conversation, Turn
+from localspec.cli.answer import figures, interrupts_ignored, write_out
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS
 from localspec.cli.terminal import busy, checked_text, say, write_answer
-from localspec.decoding.seeds import attempt_seed
 from localspec.errors import ContextFull, LocalspecError, PromptTooLong
 
 if TYPE_CHECKING:
     from localspec.answers.request import Completion
+    from localspec.answers.stream import Start
     from localspec.llm import LLM
 
 COMMANDS = {
@@ -28,6 +27,8 @@ COMMANDS = {
     "undo": ("", "take the last question and its answer back"),
     "system": ("TEXT", "set the system prompt; without TEXT remove it"),
     "draft": ("auto|off|N", "tokens drafted per round, from the next answer on"),
+    "save": ("PATH", "write the conversation to a file"),
+    "load": ("PATH", "go on with a conversation from a file"),
     "stats": ("", "figures of the last answer"),
     "exit": ("", "leave (so does Ctrl-D)"),
 }
@@ -44,16 +45,11 @@ MAKE_ROOM = (
 
 
 class Chat:
-    """One conversation with one engine."""
+    """One conversation with one engine: a client of `Conversation` like any application."""
 
-    def __init__(
-        self, llm: LLM, options: ModelOptions, conversation: Conversation, *, quiet: bool = False
-    ) -> None:
-        self.conversation = conversation
+    def __init__(self, llm: LLM, options: ModelOptions, system: str = "", *, quiet: bool = False) -> None:
+        self.conversation = llm.conversation(system, **options.conversation())
         self._llm = llm
-        self._params = options.sampling()
-        self._draft_tokens = options.draft_tokens
-        self._answering = options.answering()
         self._quiet = quiet
         self._last: Completion | None = None
         self._leaving = False
@@ -84,7 +80,7 @@ class Chat:
             self._command(line)
         else:
             question = checked_text("question", line.removeprefix("/") if line.startswith("//") else line)
-            self._answer(self.conversation.turns, question, attempt=0)
+            self._answer(lambda: self.conversation.ask(question))
 
     def _command(self, line: str) -> None:
         name, _, argument = line[1:].partition(" ")
@@ -96,19 +92,11 @@ class Chat:
         else:
             getattr(self, f"_do_{name}")(*([argument] if COMMANDS[name][0] else []))
 
-    def _answer(self, earlier: Sequence[Turn], question: str, attempt: int) -> None:
-        params = dataclasses.replace(self._params, seed=attempt_seed(self._params.seed, attempt))
-        messages = self.conversation.messages(earlier, question)
-        completion = self._stream(
-            lambda: self._llm.chat(
-                messages, params=params, draft_tokens=self._draft_tokens, **self._answering
-            )
-        )
-        self._last = completion
-        if completion.finish_reason == "cancelled" and not completion.text:
+    def _answer(self, start: Start) -> None:
+        completion = self._last = self._stream(start)
+        if completion.finish_reason == "cancelled" and not completion.ids:
             say("Stopped before the first word: nothing was kept.")
             return
-        self.conversation.turns = [*earlier, Turn(question, completion.text, attempt)]
         if completion.notice:
             say(f"{completion.notice}\n{MAKE_ROOM}")
         if not self._quiet:
@@ -124,7 +112,7 @@ class Chat:
                 waiting.close()
                 write_answer(text)
 
-            completion = write_out(self._llm, start, write, patient=True)
+            completion = write_out(start, write, patient=True)
         if completion.text and not completion.text.endswith("\n"):
             write_answer("\n")
         return completion
@@ -135,15 +123,14 @@ class Chat:
         say(f"  {KEYS}")
 
     def _do_clear(self) -> None:
-        self.conversation.turns = []
+        self.conversation.clear()
         say("The conversation is empty.", dim=True)
 
     def _do_regen(self) -> None:
         if not self.conversation.turns:
             say("There is no answer to regenerate.")
             return
-        *earlier, last = self.conversation.turns
-        self._answer(earlier, last.question, last.attempt + 1)
+        self._answer(self.conversation.regenerate)
 
     def _do_undo(self) -> None:
         turn = self.conversation.undo()
@@ -162,11 +149,28 @@ class Chat:
 
     def _do_draft(self, text: str) -> None:
         try:
-            self._draft_tokens = DRAFT_TOKENS.convert(text, None, None)
+            draft_tokens = DRAFT_TOKENS.convert(text, None, None)
         except click.BadParameter:
             say(f"/draft takes auto, off or a whole number, not {text!r}.")
         else:
-            say(f"Draft tokens from the next answer on: {self._draft_tokens}.", dim=True)
+            self.conversation.defaults["draft_tokens"] = draft_tokens
+            say(f"Draft tokens from the next answer on: {draft_tokens}.", dim=True)
+
+    def _do_save(self, text: str) -> None:
+        if not text:
+            say("/save takes the path of a file.")
+            return
+        self.conversation.save(Path(text))
+        say(f"Saved {_turns(len(self.conversation.turns))} to {text}.", dim=True)
+
+    def _do_load(self, text: str) -> None:
+        if not text:
+            say("/load takes the path of a file.")
+            return
+        from localspec.answers.conversation import Conversation
+
+        self.conversation = Conversation.load(self._llm, Path(text), **self.conversation.defaults)
+        say(f"Loaded {_turns(len(self.conversation.turns))}. {self.conversation.restored}".strip(), dim=True)
 
     def _do_stats(self) -> None:
         if self._last is None:
@@ -184,6 +188,10 @@ class Chat:
 def _shortened(text: str, width: int = 60) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count} turns"
 
 
 def _figure(value: float | int | None) -> str:

@@ -124,6 +124,10 @@ class ModelOptions:
             arguments[kind] = _text_of(given[0], text) if given[0].endswith("_file") else text
         return arguments
 
+    def conversation(self) -> dict[str, Any]:
+        """Keyword arguments of `LLM.conversation`. Raises what `sampling` and `answering` raise."""
+        return {"params": self.sampling(), "draft_tokens": self.draft_tokens, **self.answering()}
+
     def sampling(self) -> SamplingParams:
         """How tokens are drawn. Raises `InvalidRequest` naming the value out of range."""
         from localspec.decoding.params import SamplingParams

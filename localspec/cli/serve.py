@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli import opening as loading
+from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import Seconds, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import say
@@ -114,12 +114,12 @@ def serve(
         raise click.UsageError("--alias is empty.")
     _check_origins(cors)
     _check_installed()
-    consent = loading.Consent(yes=yes, offline=offline, quiet=quiet)
+    consent = opening.Consent(yes=yes, offline=offline, quiet=quiet)
     if verbose:
         _log()
     from localspec.server.settings import Settings
 
-    names = loading.names(options)
+    names = opening.names(options)
     settings = Settings(
         name=alias or names[0],
         names=names,
@@ -138,19 +138,19 @@ def _serve(
     options: ModelOptions,
     place: Place,
     settings: Settings,
-    consent: loading.Consent,
+    consent: opening.Consent,
     unload_after: float | None,
 ) -> None:
     from localspec.server import serve as server
     from localspec.system.load_watch import LoadWatch, watching
 
-    opening = (
+    bound = (
         server.tcp_socket(place.host, place.port)
         if place.uds is None
         else server.unix_socket(Path(place.uds))
     )
-    with opening as listening:
-        loading.fetch(options, consent)
+    with bound as listening:
+        opening.fetch(options, consent)
         where = place.uds or "http://{}:{}".format(
             f"[{place.host}]" if ":" in place.host else place.host, listening.getsockname()[1]
         )
@@ -161,7 +161,7 @@ def _serve(
 
         def load() -> LLM:
             with watching(watch):
-                llm = loading.open_quietly(options, consent, unload_after=unload_after)
+                llm = opening.open_quietly(options, consent, unload_after=unload_after)
             if not consent.quiet:
                 say(f"{settings.name} is ready on {where}")
             return llm

@@ -1,4 +1,4 @@
-"""Who decides how many tokens to draft."""
+"""Who decides how many tokens to draft, and the plan of a round that drafters ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a pass costs on this machine: seconds by width and context length, refined while running."""
+"""What the controller goes by: what passes cost here, how often drafts stand, and what drafting may yet lose.
+
+All of it is refined while running.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accept rules: which drafted tokens stand, and what comes after them.
+"""Accept rules: which drafted tokens stand, what comes after them, and where their randomness comes from.
 
 Every rule leaves the output distributed exactly as the target alone would have it.
 """

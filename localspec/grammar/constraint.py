@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from localspec.checks import shown
@@ -69,9 +70,7 @@ def check_constraint(
     if grammar is None and json_schema is None:
         return
     notations, field = _notations(grammar, json_schema)
-    reasons = [
-        with_deep_stack(lambda notation=notation: _fault(notation), len(notation)) for notation in notations
-    ]  # type: ignore[misc]
+    reasons = [with_deep_stack(partial(_fault, notation), len(notation)) for notation in notations]
     if all(reasons):
         raise _unusable(field, first_sentence(reasons[-1]))
 
@@ -103,7 +102,7 @@ def constraint_on(table: TokenTable, notations: Sequence[str], field: str) -> Gr
     Raises `InvalidRequest` naming `field`, with the library's reason, when it can read none.
     """
     for notation in notations:
-        matcher = with_deep_stack(lambda notation=notation: _matcher(table, notation), len(notation))  # type: ignore[misc]
+        matcher = with_deep_stack(partial(_matcher, table, notation), len(notation))
         if not matcher.is_error():
             return GrammarConstraint(matcher, table, field)
     raise _unusable(field, first_sentence(matcher.get_error()))

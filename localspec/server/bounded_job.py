@@ -9,9 +9,10 @@ from types import TracebackType
 
 from starlette.types import Receive
 
+from localspec.answers.stream import Event
 from localspec.llm import LLM
 from localspec.server.faults import client_gone, timed_out
-from localspec.server.job import Event, Job
+from localspec.server.job import Job
 from localspec.server.service import F, Service
 
 

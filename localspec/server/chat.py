@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from localspec.answers.request import Chunk, Completion
+from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.faults import ApiError
-from localspec.server.job import Start
 from localspec.server.logprobs import chat_logprobs
 from localspec.server.options import choice_options, choices, wants_usage
 from localspec.server.plan import Plan, chat_plan

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from localspec.answers.request import Chunk, Completion
+from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.faults import ApiError, bad_request
-from localspec.server.job import Start
 from localspec.server.logprobs import completion_logprobs
 from localspec.server.options import answer_options, choice_options, choices, wants_usage
 from localspec.server.replies import DONE

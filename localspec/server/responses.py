@@ -9,12 +9,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from localspec.answers.request import Chunk, Completion
+from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.answers import respond
 from localspec.server.body import read_body
 from localspec.server.describe import takes
 from localspec.server.faults import ApiError, as_api_error, bad_request
-from localspec.server.job import Start
 from localspec.server.options import field_names
 from localspec.server.plan import chat_plan
 from localspec.server.reader import Reader, merged

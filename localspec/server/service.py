@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.faults import queue_full, stopping, unavailable
-from localspec.server.job import Job, Start
+from localspec.server.job import Job
 from localspec.server.metrics import Metrics
 from localspec.server.settings import Settings
 
