@@ -14,7 +14,7 @@ REMEDIES = {
     "darwin": "Install Apple's command line tools: xcode-select --install.",
     "win32": 'Install the Build Tools for Visual Studio with the workload "Desktop development with C++".',
 }
-PREBUILT = 'Or take a prebuilt llama-cpp-python: see "Prebuilt wheels" in README.md.'
+PREBUILT = 'Or take a prebuilt llama-cpp-python: see "Prebuilt wheels" in docs/install.md.'
 VISUAL_CPP = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
 
 

@@ -1,26 +1,21 @@
-"""What the project promises about itself: style, types, imports, the built wheel, the front page."""
+"""What the project promises about itself: style, types, imports, the built wheel."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 import localspec
 from localspec import errors
-from localspec.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PUBLIC_NAMES = {
     "LLM", "AnswerOptions", "AnswerStream", "AsyncLLM", "Chunk", "Completion", "Conversation", "EngineOptions",
@@ -182,44 +177,6 @@ def test_importing_and_asking_for_help_is_light(args: list[str] | None) -> None:
     heavy = "sorted({'llama_cpp', 'numpy', 'huggingface_hub'} & set(sys.modules))"
     code = f"import atexit, sys\natexit.register(lambda: print('loaded:', {heavy}))\n{start}"
     assert passes("-c", code, *(args or [])).splitlines()[-1] == "loaded: []"
-
-
-def readme_commands(program: str) -> list[str]:
-    """Lines of the README's code blocks that call `program`."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.startswith(program + " ")]
-
-
-@pytest.mark.parametrize("line", readme_commands("localspec"))
-def test_every_command_of_the_readme_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(main, click.Group)
-    args = shlex.split(line, comments=True)[1:]
-    command = main.get_command(click.Context(main), args[0])
-    assert command is not None
-    monkeypatch.setattr(command, "callback", lambda **_values: click.echo("parsed"))
-    done = CliRunner().invoke(main, args)
-    assert (done.exit_code, done.output) == (0, "parsed\n")
-
-
-def test_the_readme_shows_every_command() -> None:
-    shown = {line.split()[1] for line in readme_commands("localspec")}
-    assert shown == set(main.list_commands(click.Context(main)))
-
-
-def test_the_readmes_python_compiles_and_imports_what_there_is() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    for block in blocks:
-        compile(block, "README.md", "exec")
-    found = re.findall(r"^from localspec import (.*)$", "\n".join(blocks), flags=re.MULTILINE)
-    assert found
-    assert {name for names in found for name in names.split(", ")} <= PUBLIC_NAMES
-
-
-def test_ci_runs_the_readmes_test_command() -> None:
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    (command,) = [line.removeprefix("exec ") for line in lines if line.startswith("exec ")]
-    assert readme_commands("python3")[:2] == ["python3 scripts/dev.py chat", command]
-    assert command == "python3 scripts/dev.py test"
 
 
 def test_ci_passes_the_exit_code_on(tmp_path: Path) -> None:

@@ -166,7 +166,10 @@ def _devices(probe: Probe) -> Iterator[Finding]:
         fact = "no GPU backend is compiled in: models run on the CPU"
         if _gpu_here():
             yield note(
-                topic, f"{fact}, beside a GPU", 'See "GPU" in the README for a build that uses it.', **data
+                topic,
+                f"{fact}, beside a GPU",
+                'See "GPU" in docs/install.md for a build that uses it.',
+                **data,
             )
         else:
             yield ok(topic, fact, **data)

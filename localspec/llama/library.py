@@ -50,7 +50,7 @@ class LlamaCpp:
             return ""
         return (
             f"this {self.package} has no GPU support: running on the CPU. "
-            'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (the README tells how).'
+            'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (docs/install.md tells how).'
         )
 
     def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:

@@ -1,0 +1,307 @@
+"""README.md and docs/: every link leads somewhere, every command parses, and every block of code runs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner
+
+import localspec
+from localspec import LLM, errors, server
+from localspec.cli import main
+
+from .dockit import (
+    COMMANDS,
+    PAGES,
+    README,
+    ROOT,
+    Block,
+    all_blocks,
+    anchors,
+    blocks,
+    commands,
+    dead_links,
+    deep_paths,
+    prose,
+    read,
+)
+from .serverkit import Running, ready, running
+from .tinygguf import write_pair
+
+PAIR = "qwen2.5-coder-1.5b"
+"""What the pages run; here a tiny pair takes its place."""
+ADDRESS = "http://127.0.0.1:8080"
+"""Where the pages have their server."""
+LONGEST_FRONT_PAGE = 120
+ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type)}
+PUBLIC = {
+    "localspec": {*localspec.__all__, "errors"},
+    "localspec.server": set(server.__all__),
+    "localspec.errors": ERRORS,
+}
+PUBLIC_PATHS = {*PUBLIC, *(f"{module}.{name}" for module in PUBLIC for name in (*PUBLIC[module], "__all__"))}
+PYTHON = [block for block in all_blocks() if block.language == "python"]
+
+
+# Links and names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert dead_links(page, read(page)) == []
+
+
+def test_the_front_page_links_every_other() -> None:
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= set(re.findall(r"\((docs/\w+\.md)\)", read(README)))
+
+
+def test_dead_links_are_found() -> None:
+    text = "# One `word`\n## Two, three\n## Two, three\n[a](#one-word) [b](#two-three-1) [c](docs)\n"
+    assert anchors(text) == {"one-word", "two-three", "two-three-1"}
+    assert dead_links(README, text) == []
+    faults = "[a](#two) [b](nowhere.md) [c](docs/install.md#nowhere)"
+    assert dead_links(README, f"{text}{faults}") == ["#two", "nowhere.md", "docs/install.md#nowhere"]
+
+
+def test_pages_that_messages_name_are_there() -> None:
+    sources = [file for folder in ("localspec", "scripts") for file in (ROOT / folder).rglob("*.py")]
+    named = {name for file in sources for name in re.findall(r"(?<![\w/])docs/\w+\.md", read(file))}
+    assert "docs/install.md" in named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_only_public_names_are_written(page: Path) -> None:
+    assert deep_paths(read(page), PUBLIC_PATHS) == []
+
+
+def test_deep_paths_are_found() -> None:
+    text = "`localspec.LLM`, localspec.server.create_app(x), talk.localspec, localspec.llm.LLM and localspec.nothing"
+    assert deep_paths(text, PUBLIC_PATHS) == ["localspec.llm.LLM", "localspec.nothing"]
+
+
+# The front page
+
+
+def test_the_front_page_is_short_and_says_early_when_it_pays() -> None:
+    lines = read(README).splitlines()
+    assert len(lines) <= LONGEST_FRONT_PAGE
+    title, _, *text = lines
+    assert title == "# localspec"
+    assert re.match(r"When it pays: .*\bmean \d\.\d\dx, least \d\.\d\dx", text[2])
+    first = "\n".join(text[: text.index("")])
+    assert re.findall(r"\d\.\d\dx", first) == ["1.01x", "0.88x", "1.56x"]
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    lines = read(ROOT / ".ci" / "run").splitlines()
+    (command,) = [line.removeprefix("exec ") for line in lines if line.startswith("exec ")]
+    own = [line for block in blocks(read(README), "README.md") for line in block.commands("python3")]
+    assert own[:2] == ["python3 scripts/dev.py chat", command]
+    assert command == "python3 scripts/dev.py test"
+
+
+# Commands
+
+
+@pytest.mark.parametrize("line", commands("localspec"))
+def test_every_command_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(main, click.Group)
+    args = shlex.split(line, comments=True)[1:]
+    command = main.get_command(click.Context(main), args[0])
+    assert command is not None
+    monkeypatch.setattr(command, "callback", lambda **_values: click.echo("parsed"))
+    done = CliRunner().invoke(main, args)
+    assert (done.exit_code, done.output) == (0, "parsed\n")
+
+
+def test_every_command_is_shown() -> None:
+    assert isinstance(main, click.Group)
+    shown = {line.split()[1] for line in commands("localspec")}
+    assert shown == set(main.list_commands(click.Context(main)))
+
+
+def test_every_script_that_is_called_is_there() -> None:
+    called = {name for page in PAGES for name in re.findall(r"\bscripts/\w+\.py", read(page))}
+    assert "scripts/dev.py" in called
+    assert [name for name in called if not (ROOT / name).is_file()] == []
+
+
+def write_commands(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(ROOT / "scripts" / "write_commands.py"), *args]
+    return subprocess.run(argv, env={**os.environ, **env}, cwd="/", capture_output=True, text=True)
+
+
+def test_the_page_of_commands_is_what_its_script_writes() -> None:
+    done = write_commands("--check", COLUMNS="40", LOCALSPEC_API_KEY="secret", LOCALSPEC_HOME="/elsewhere")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert isinstance(main, click.Group)
+    names = main.list_commands(click.Context(main))
+    assert re.findall(r"^## localspec (\w+)$", read(COMMANDS), flags=re.MULTILINE) == names
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of scripts/write_commands.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import write_commands
+
+    yield write_commands
+    del sys.modules["write_commands"]
+
+
+def test_a_page_of_commands_that_is_old_is_refused_and_written_anew(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "commands.md"
+    monkeypatch.setattr(script, "FILE", page)
+    assert script.run(["--check"]) == 1
+    page.write_text(read(COMMANDS).replace("Tokens drafted per round.", "Tokens.", 1), encoding="utf-8")
+    assert script.run(["--check"]) == 1
+    assert "python3 scripts/write_commands.py" in capsys.readouterr().err
+    assert (script.run([]), script.run(["--check"])) == (0, 0)
+    assert read(page) == read(COMMANDS)
+    assert script.run(["--other"]) == 2
+
+
+def test_the_script_of_commands_is_light() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'scripts'); import write_commands; write_commands.commands_page(); "
+        "print(sorted({'llama_cpp', 'numpy', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+# Python
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with `target.gguf` and `draft.gguf`, and localspec's folder, which knows them as the pair `tiny`."""
+
+    folder: Path
+    home: Path
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Python's answer to `code` in a fresh interpreter, in this folder."""
+        env = {**os.environ, "LOCALSPEC_HOME": str(self.home), "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+        argv = [sys.executable, "-c", code]
+        return subprocess.run(argv, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    found = Place(tmp_path_factory.mktemp("docs"), tmp_path_factory.mktemp("home"))
+    target, draft = write_pair(found.folder, ends=True, n_ctx_train=8192)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCALSPEC_HOME", str(found.home))
+        done = CliRunner().invoke(main, ["add", "tiny", "-m", str(target), "-md", str(draft)])
+    assert done.exit_code == 0, done.output
+    return found
+
+
+@pytest.fixture(scope="module")
+def serving(place: Place) -> Iterator[Running]:
+    """A server on the tiny pair, under the name that the pages use."""
+    files, sizes = (
+        [place.folder / f"{name}.gguf" for name in ("target", "draft")],
+        {"n_ctx": 2048, "threads": 1},
+    )
+    with running(lambda: LLM.from_files(*files, draft_tokens=3, **sizes), names=(PAIR,)) as started:
+        yield ready(started)
+
+
+def imported(block: Block) -> Iterator[tuple[str, str]]:
+    """Module and name of everything that a block takes from localspec."""
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "localspec":
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def faults(block: Block) -> list[str]:
+    return [f"{module}.{name}" for module, name in imported(block) if name not in PUBLIC.get(module, ())]
+
+
+def test_there_is_python_on_the_front_page_and_behind_it() -> None:
+    assert {block.page for block in PYTHON} >= {"README.md", "docs/python.md", "docs/server.md"}
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_takes_public_names_only(block: Block) -> None:
+    assert faults(block) == []
+
+
+def test_names_that_are_not_public_are_found() -> None:
+    text = "from localspec import LLM, nothing\nfrom localspec.llm import LLM\nfrom os import path\n"
+    assert faults(Block("page", 1, "python", text)) == ["localspec.nothing", "localspec.llm.LLM"]
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_runs(block: Block, place: Place, serving: Running) -> None:
+    done = place.run(block.text.replace(PAIR, "tiny").replace(ADDRESS, serving.url))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip() or "print(" not in block.text
+
+
+def test_python_that_fails_is_found(place: Place) -> None:
+    assert place.run("from localspec import LLM\nLLM.from_pair('tiny', no_such_option=1)").returncode != 0
+
+
+# The server
+
+
+def requested(line: str) -> dict[str, Any]:
+    """Arguments for `httpx.request` that ask what a curl command asks; other options of curl are refused."""
+    words = iter(shlex.split(line, comments=True)[1:])
+    asked: dict[str, Any] = {"method": "GET", "headers": {}}
+    for word in words:
+        if word == "-d":
+            asked |= {"method": "POST", "content": next(words)}
+            asked["headers"].setdefault("Content-Type", "application/x-www-form-urlencoded")
+        elif word == "-H":
+            name, _, value = next(words).partition(": ")
+            asked["headers"][name] = value
+        else:
+            assert word.startswith(ADDRESS) and "url" not in asked, word
+            asked["url"] = word
+    return asked
+
+
+@pytest.mark.parametrize("line", commands("curl"))
+def test_the_server_answers_every_curl(line: str, serving: Running) -> None:
+    asked = requested(line)
+    if "content" in asked:
+        assert isinstance(json.loads(asked["content"]), dict)
+    answer = httpx.request(**{**asked, "url": asked["url"].replace(ADDRESS, serving.url)}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert "error" not in answer.json() or answer.json()["error"] is None
+
+
+def test_what_curl_would_send_is_read_as_it_does() -> None:
+    assert requested(f"curl {ADDRESS}/health")["method"] == "GET"
+    asked = requested(f"""curl {ADDRESS}/x -H "A: b" -d '{{"c":\n 1}}'  # said""")
+    assert (asked["method"], asked["content"], asked["headers"]["A"]) == ("POST", '{"c":\n 1}', "b")
+    with pytest.raises(AssertionError):
+        requested(f"curl --insecure {ADDRESS}/x")
+
+
+def test_paths_of_the_server_that_the_pages_name_exist(serving: Running) -> None:
+    text = prose(read(ROOT / "docs" / "server.md"))
+    named = set(re.findall(r"`(/[a-z0-9_/]+(?:\.json)?)`", text)) - {"/openapi.json"}
+    described = set(serving.get("/openapi.json").json()["paths"])
+    assert {"/v1/chat/completions", "/v1/responses", "/health"} <= named <= described
