@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +94,10 @@ class _Stream:
 
     def __next__(self) -> Chunk:
         return next(self._chunks)
+
+    def take_over(self) -> Callable[[Completion], None]:
+        """Nobody waits for the completion."""
+        return lambda completion: None
 
     def cancel(self) -> None:
         """Nothing to stop."""

@@ -229,7 +229,7 @@ def test_close_between_two_chunks_of_a_whole_answer(load, monkeypatch):
     def closing(self, _next=AnswerStream.__next__):
         chunk = _next(self)
         for llm in llms:
-            if llm._queue is self._turns:
+            if llm._queue is self._queue:
                 llm.close()
         return chunk
 

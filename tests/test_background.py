@@ -16,7 +16,7 @@ from localspec.errors import (
     ModelLoadError,
     UnknownPair,
 )
-from localspec.llama import context, model
+from localspec.llama import context, weights
 
 from .tinygguf import write_llama, write_mamba
 
@@ -47,7 +47,7 @@ def prepares(monkeypatch):
 def opened(monkeypatch):
     """Every model and context that was made."""
     made = []
-    for owner in (model.Model, context.Context):
+    for owner in (weights.Weights, context.Context):
         monkeypatch.setattr(owner, "__init__", _recording(owner.__init__, made))
     return made
 

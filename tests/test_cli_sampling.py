@@ -218,13 +218,12 @@ def test_the_help_page_says_what_each_promise_costs() -> None:
 
 
 def test_a_conversation_keeps_the_rule_and_the_grammar() -> None:
-    from localspec.cli.conversation import Conversation
     from localspec.cli.interactive import Chat
     from tests.test_cli_interactive import parsed, reader
 
     fake = FakeLLM()
     options = parsed("--verify", "coupled", "--grammar", GRAMMAR, "--typical", "0.5")
-    Chat(fake, options, Conversation(""), quiet=True).run(reader(("say one", "/regen", "say two")))  # type: ignore[arg-type]
+    Chat(fake, options, quiet=True).run(reader(("say one", "/regen", "say two")))  # type: ignore[arg-type]
     assert len(fake.calls) >= 2
     assert {(call["verify"], call["grammar"], call["params"].typical_p) for call in fake.calls} == {
         ("coupled", GRAMMAR, 0.5)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from localspec.cli import main
 from localspec.engine import measured_costs as calibration
+from localspec.engine.libraries import preferred
 from localspec.engine.options import EngineOptions
 from localspec.errors import SourceUnreachable
 from localspec.gguf.metadata import read_metadata
@@ -23,7 +24,7 @@ from localspec.pairs import catalogue
 from localspec.pairs.pair import HubSource, ModelFile, Pair
 from localspec.store import candidates as finding
 from localspec.store.candidates import Candidate, candidates
-from localspec.store.measurements import this_build, this_machine
+from localspec.store.measurements import this_machine
 from localspec.store.prepared import PreparedDrafts, Source, Trial
 from localspec.store.store import Store
 from localspec.system.cores import physical_cores
@@ -102,7 +103,7 @@ def calibrated(store: Store, path: Path, *, verifies: bool, seconds: float) -> N
         "cache": ["f16", "f16"],
         "n_ctx": N_CTX,
         "widths": [1, 512],
-        "build": this_build(),
+        "build": preferred().build,
         "machine": this_machine(),
     }
     data = {

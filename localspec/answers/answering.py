@@ -14,11 +14,10 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
 from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.loop import Generation, run
-from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampler import Constraint, Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.decoding.verify import choose_rule
-from localspec.engine.description import describe_drafting
-from localspec.engine.engine import Engine
+from localspec.engine.engine import Engine, describe_drafting
 from localspec.errors import DecodeCancelled, InvalidRequest
 from localspec.grammar.constraint import token_constraint
 from localspec.text.answer import AnswerText, StopMatcher
@@ -48,7 +47,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
         draft_tokens=draft_tokens if own_draft_tokens is None else check_draft_tokens(own_draft_tokens),
         verify=verify,
         prediction=_predicted_ids(vocab, prediction),
-        constraint=token_constraint(vocab, grammar=grammar, json_schema=schema),
+        constraint=_constraint(vocab, grammar, schema),
         processors=processors,
         shown=shown_tokens,
     )
@@ -62,6 +61,12 @@ def _predicted_ids(vocab: Vocabulary, text: str) -> tuple[int, ...]:
         return tuple(vocab.tokenize(text, parse_special=False)) if text else ()
     except InvalidRequest as error:
         raise InvalidRequest(error.message, error.remedy, name="prediction") from None
+
+
+def _constraint(vocab: Vocabulary, grammar: Any, schema: Any) -> Constraint | None:
+    if grammar is None and schema is None:
+        return None
+    return token_constraint(vocab, grammar=grammar, json_schema=schema)
 
 
 def _shown_tokens(vocab: Vocabulary, texts: object) -> frozenset[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Library, Weights
+from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.drafting import (
     ChainDrafter,
     Drafter,
@@ -22,6 +23,7 @@ from localspec.decoding.drafting import (
     PredictionDrafter,
 )
 from localspec.decoding.session import Session
+from localspec.decoding.stats import Stats
 from localspec.engine.libraries import library_for, reference
 from localspec.engine.memory import Load, check_memory
 from localspec.engine.options import TARGET_ROWS, EngineOptions
@@ -222,6 +224,28 @@ class Engine:
         """Free contexts, then models. Idempotent."""
         self.prefixes.clear()
         self._free()
+
+
+def describe_drafting(
+    engine: Engine, controller: AdaptiveController | None, draft_tokens: int | str, stats: Stats | None = None
+) -> str:
+    """Whether tokens are drafted, and why not; with `stats`, what became of it in one answer."""
+    reason = engine.no_draft_reason
+    if reason or draft_tokens == 0:
+        return f"off: {reason or 'asked for'}"
+    sources = "from the draft model" if engine.draft else "from repeated text"
+    if isinstance(draft_tokens, int):
+        return f"on, {draft_tokens} tokens a round {sources}"
+    if stats is not None and not stats.drafted:
+        return "off: nothing in this answer was worth drafting"
+    if engine.draft and controller is not None:
+        if controller.can_pay(0):
+            sources += " and repeated text"
+        else:
+            sources = (
+                "from repeated text alone: as measured, passes of the draft model cost more than they save"
+            )
+    return f"on where it pays, {sources}"
 
 
 def _describe(context: Context, options: EngineOptions) -> dict[str, object]:

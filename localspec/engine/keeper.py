@@ -10,9 +10,8 @@ from pathlib import Path
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
-from localspec.engine.description import describe_drafting
 from localspec.engine.draft_copy import improved_engine, load_engine
-from localspec.engine.engine import Engine
+from localspec.engine.engine import Engine, describe_drafting
 from localspec.engine.measured_costs import measured_costs, strict_sentence
 from localspec.engine.options import EngineOptions, Notify
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError

@@ -1,4 +1,4 @@
-"""Context: KV memory of one model. Spans in, chosen logit rows out."""
+"""Context: KV memory of one model. Spans in, chosen logit rows out; and the flag that stops a pass."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from localspec.errors import (
     StateError,
 )
 from localspec.llama import backend
-from localspec.llama.cancel import CancelFlag
+from localspec.llama.saving import copied_cells, put_cells, refused_cells
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
+from localspec.system.load_watch import current_watch
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -34,6 +35,34 @@ CACHE_TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
 }  # fmt: skip
 """ggml's numbers of the element types."""
+
+
+class CancelFlag:
+    """Read by llama.cpp between the operations of a pass (CPU only; elsewhere between passes).
+
+    The callback is C's own `strlen` over a two-byte buffer: empty means go on. A callback written in Python takes
+    the interpreter lock hundreds of times a pass, which made passes 20 times slower beside a busy thread.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(2)
+        self.callback: Any = ctypes.cast(backend.native_strlen(), backend.library().ggml_abort_callback)
+        self.data: Any = ctypes.cast(self._buffer, ctypes.c_void_p)
+        if (watch := current_watch()) is not None:
+            watch.adopt(self)
+
+    def set(self) -> None:
+        """Stop the pass that runs, and every later one until `clear`."""
+        self._buffer[0] = b"x"
+
+    def clear(self) -> None:
+        """Let passes run."""
+        self._buffer[0] = b"\0"
+
+    @property
+    def is_set(self) -> bool:
+        """Whether passes are being stopped."""
+        return self._buffer[0] != b"\0"
 
 
 class Context:
@@ -239,14 +268,7 @@ class Context:
 
     def save_state(self, sequence_id: int = 0) -> bytes:
         """The cells of a sequence, for `load_state` of a context on the same model. Raises `StateError`."""
-        self._check_sequence(sequence_id)
-        size = self.state_bytes(sequence_id)
-        cells = bytearray(size)
-        place = (ctypes.c_uint8 * size).from_buffer(cells)
-        if self._lib.llama_state_seq_get_data(self._handle, place, size, sequence_id) != size:
-            raise StateError(
-                f"llama.cpp could not copy the cells of sequence {sequence_id}.", "Read the prompt again."
-            )
+        cells = copied_cells(self._lib, self._handle, sequence_id, self.state_bytes(sequence_id))
         return state.pack({**self._owner, "length": self.length(sequence_id)}, cells)
 
     def load_state(self, data: bytes, sequence_id: int = 0) -> int:
@@ -259,21 +281,16 @@ class Context:
         found, cells = state.unpack(data)
         length = state.check_owner(found, self._owner, self.n_ctx + self.options.spare)
         self._forget(sequence_id)
-        if length and not self._put(cells, sequence_id, length):
+        try:
+            if length:
+                put_cells(self._lib, self._handle, sequence_id, cells)
+        except StateError:
             self._forget(sequence_id)
-            raise StateError(
-                f"llama.cpp refused a saved state of {length} tokens: "
-                f"{backend.last_log_line() or 'no reason given'}.",
-                "Read the prompt again.",
-            )
+            raise
+        if self.length(sequence_id) != length:
+            self._forget(sequence_id)
+            raise refused_cells(length)
         return length
-
-    def _put(self, cells: memoryview, sequence_id: int, length: int) -> bool:
-        backend.forget_log()
-        source = np.frombuffer(cells, np.uint8)
-        pointer = source.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        read = self._lib.llama_state_seq_set_data(self._handle, pointer, len(source), sequence_id)
-        return bool(read == len(source)) and self.length(sequence_id) == length
 
     def close(self) -> None:
         """Free the memory."""

@@ -9,11 +9,11 @@ from localspec.compute.context_options import CACHE_TYPES, StrictForm
 from localspec.compute.probe import Probe
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize, template
-from localspec.llama.cancel import CancelFlag
 from localspec.llama.probe import probe_library
 
 if TYPE_CHECKING:
     from localspec.compute.vocabulary import ChatTemplate, Vocabulary
+    from localspec.llama.context import CancelFlag
     from localspec.llama.weights import Weights
 
 
@@ -73,6 +73,8 @@ class LlamaCpp:
 
     def cancel_flag(self) -> CancelFlag:
         """A flag for contexts of llama.cpp."""
+        from localspec.llama.context import CancelFlag
+
         return CancelFlag()
 
     def open_weights(

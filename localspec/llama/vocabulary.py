@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.errors import InvalidRequest
 from localspec.llama import backend
-from localspec.system.deep_stack import with_deep_stack
+from localspec.system.deep_stack import SHORT, with_deep_stack
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -24,12 +24,13 @@ class Vocabulary:
         self.name = weights.path.name
         self._weights = weights
         self._lib = backend.library()
+        self._pointer = self._lib.llama_model_get_vocab(weights.handle)
         self.n_vocab = int(self._lib.llama_vocab_n_tokens(self._vocab))
 
     @property
     def _vocab(self) -> Any:
-        """llama.cpp's pointer, asked for anew: closed weights have none, and say so."""
-        return self._lib.llama_model_get_vocab(self._weights.handle)
+        """llama.cpp's pointer. Raises `ModelLoadError` where its weights were closed."""
+        return self._pointer or self._weights.handle
 
     @cached_property
     def eog_tokens(self) -> frozenset[int]:
@@ -80,7 +81,10 @@ class Vocabulary:
                 f"At most {LONGEST_TEXT} can be tokenized at once: shorten it.",
                 name="text",
             )
-        tokens = with_deep_stack(lambda: self._tokenize(data, parse_special), len(data))
+        if len(data) <= SHORT:
+            tokens = self._tokenize(data, parse_special)
+        else:
+            tokens = with_deep_stack(lambda: self._tokenize(data, parse_special), len(data))
         return [self._bos, *tokens] if add_bos and self.add_bos else tokens
 
     def _tokenize(self, data: bytes, parse_special: bool) -> list[int]:
@@ -103,6 +107,10 @@ class Vocabulary:
             if count >= 0:
                 return buffer.raw[:count]
             size = -count
+
+    def forget(self) -> None:
+        """The weights are closed: nothing can be asked any more."""
+        self._pointer = None
 
     def close(self) -> None:
         """Free what was loaded for the vocabulary alone; weights to compute with stay open."""

@@ -100,5 +100,7 @@ class Weights:
         if is_forked():
             return
         handle, self._handle = self._handle, None
+        if vocabulary := self.__dict__.get("vocabulary"):  # where it was ever asked for
+            vocabulary.forget()
         if handle:
             self._lib.llama_model_free(handle)
