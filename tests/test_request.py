@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.answers.request import AnswerOptions, checked_bias, sampling_params
+from localspec.answers.request import AnswerOptions
 from localspec.checks import check_draft_tokens, checked_path, checked_prompt, text_or_items
-from localspec.decoding.params import SamplingParams
+from localspec.decoding.params import SamplingParams, checked_bias, sampling_params
 from localspec.errors import InvalidRequest, PromptTooLong
 
 N_VOCAB, N_CTX = 10, 4

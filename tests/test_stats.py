@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
+from localspec.decoding.estimates import CostTable
+from localspec.decoding.loop import Generation
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.stats import Stats
+from localspec.decoding.sampler import Sampler
+from localspec.decoding.session import Session
+from localspec.decoding.stats import Batch, Stats, Step
+from localspec.decoding.verify import RejectionRule
 
-from .fakes import blended, generate, model_drafter, random_model
+from .fakes import FakeContext, blended, generate, model_drafter, random_model
 
 V = 16
 TARGET = random_model(V, seed=3)
@@ -71,3 +78,39 @@ def test_plain_decoding_has_only_plain_tokens():
     _, _, stats = folded("none")
     assert (stats.tokens, stats.plain) == (60, 60)
     assert stats.to_dict()["recovered"] == stats.to_dict()["bonus"] == 0
+
+
+def test_a_round_in_a_shared_batch_tells_its_share_and_the_whole():
+    context = FakeContext(TARGET, V)
+    clock = iter(range(1000)).__next__
+    one, two = (
+        Generation(
+            Session(context, sequence),
+            NoDrafter(),
+            FixedLength(0),
+            Sampler(GREEDY, len(prompt)),
+            prompt,
+            rule=RejectionRule(0),
+            check=lambda token: None,
+            clock=lambda: float(clock()),
+        )
+        for sequence, prompt in enumerate(([1, 2, 3], [4]))
+    )
+    spans = [one.propose(), two.propose()]
+    batch = Batch(width=4, seconds=8.0)
+    rows = context.decode(spans)
+    steps = [each.commit(span, row, batch) for each, span, row in zip((one, two), spans, rows, strict=True)]
+    assert [(step.width, step.target_seconds) for step in steps] == [(3, 6.0), (1, 2.0)]
+    assert {(step.batch_width, step.batch_seconds) for step in steps} == {(4, 8.0)}
+    span = one.propose()
+    (row,) = context.decode([span])
+    alone = one.commit(span, row)
+    assert (alone.batch_width, alone.batch_seconds) == (alone.width, alone.target_seconds) == (1, 1.0)
+
+
+def test_costs_are_learned_from_the_whole_pass():
+    table = CostTable({1: 1.0, 2: 2.0, 4: 4.0})
+    controller = AdaptiveController(table)
+    step = Step(1, 0, (5,), 0, 0, 0, False, None, 0.0, 2.0, 9.0, batch=Batch(4, 8.0))
+    controller.observe(step)
+    assert table.time(4) > 4.0  # the pass over four took twice as long as expected

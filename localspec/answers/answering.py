@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localspec.answers.queue import Ticket
-from localspec.answers.request import Chunk, Completion, Request, checked_bias, sampling_params
+from localspec.answers.request import Chunk, Completion, Request
 from localspec.checks import check_draft_tokens, check_verify, checked_processors, checked_prompt, shown
 from localspec.compute.vocabulary import Vocabulary
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
 from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.params import checked_bias, sampling_params
 from localspec.decoding.sampler import Constraint, Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.decoding.verify import choose_rule

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from localspec.checks import shown
 from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Constraint, LogitsProcessor
 from localspec.decoding.stats import Stats
-from localspec.errors import InvalidRequest
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -107,35 +105,3 @@ class Request:
     constraint: Constraint | None = None
     processors: tuple[LogitsProcessor, ...] = ()
     shown: frozenset[int] = frozenset()
-
-
-def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) -> SamplingParams:
-    """`params` with `overrides`. Raises `InvalidRequest` for another type and naming an unknown field."""
-    if params is not None and not isinstance(params, SamplingParams):
-        raise InvalidRequest(
-            f"params is {shown(params)}.", "Give a SamplingParams, or its fields by name.", name="params"
-        )
-    unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
-    if unknown:
-        raise InvalidRequest(
-            f"There is no sampling parameter {', '.join(unknown)}.",
-            f"Known ones are {', '.join(SamplingParams.__dataclass_fields__)}.",
-        )
-    return replace(params or SamplingParams(), **overrides)
-
-
-def checked_bias(params: SamplingParams, n_vocab: int) -> SamplingParams:
-    """`params` whose `logit_bias` fits a vocabulary. Raises `InvalidRequest` naming an id that is not in it."""
-    beyond = max(params.logit_bias, default=0)
-    if beyond >= n_vocab:
-        raise InvalidRequest(
-            f"logit_bias holds the token {beyond}.",
-            f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
-            name="logit_bias",
-            value=beyond,
-        )
-    if params.bans_all(n_vocab):
-        raise InvalidRequest(
-            f"logit_bias is -inf for all {n_vocab} tokens.", "It must leave at least one.", name="logit_bias"
-        )
-    return params

@@ -139,7 +139,7 @@ class AdaptiveController:
         """Learn costs, acceptance and the balance from one decode round."""
         if step.num_prefilled or not step.tokens:
             return
-        self.target.observe(step.width, step.length, step.target_seconds)
+        self.target.observe(step.batch_width, step.length, step.batch_seconds)
         self._times_age += 1
         self.ledger.settle(step.seconds, len(step.tokens), self.target.time(1, step.length))
         self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)

@@ -11,7 +11,7 @@ from localspec.decoding.logprobs import TokenLogprob, token_logprob
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Session, Span
-from localspec.decoding.stats import Step
+from localspec.decoding.stats import Batch, Step
 from localspec.decoding.verify import Draft, Rule
 
 StopCheck = Callable[[int], str | None]
@@ -114,9 +114,13 @@ class Generation:
             limit = min(limit, most - (len(self.sequence) - self.num_prompt) - 1)
         return max(limit, 0)
 
-    def commit(self, span: Span, rows: list[Logits]) -> Step:
-        """Second half: verify the draft against the rows, append what stands, roll both models back."""
-        decoded = self._clock()
+    def commit(self, span: Span, rows: list[Logits], batch: Batch | None = None) -> Step:
+        """Second half: verify the draft against the rows, append what stands, roll both models back.
+
+        batch: the pass that decoded the span together with others; None: it was decoded alone, between the halves.
+        """
+        alone = self._clock() - self._proposed
+        target_seconds = batch.seconds * len(span.tokens) / batch.width if batch else alone
         self.session.extend(span)
         tokens: list[int] = []
         logprobs: tuple[TokenLogprob, ...] = ()
@@ -140,9 +144,10 @@ class Generation:
             bonus=bool(self._draft.tokens) and len(tokens) == len(self._draft.tokens) + 1,
             finish_reason=self.finish_reason,
             draft_seconds=self._proposed - self._started,
-            target_seconds=decoded - self._proposed,
+            target_seconds=target_seconds,
             seconds=self._clock() - self._started,
             logprobs=logprobs,
+            batch=batch,
         )
         self._controller.observe(step)
         return step

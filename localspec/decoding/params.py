@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from localspec.checks import as_integer, as_number, shown
 from localspec.errors import InvalidRequest
@@ -146,3 +147,35 @@ def _checked_bias(bias: object) -> dict[int, float]:
 
 def _invalid(name: str, value: object, wanted: str) -> InvalidRequest:
     return InvalidRequest(f"{name} is {shown(value)}.", f"It must be {wanted}.", name=name, value=value)
+
+
+def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) -> SamplingParams:
+    """`params` with `overrides`. Raises `InvalidRequest` for another type and naming an unknown field."""
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidRequest(
+            f"params is {shown(params)}.", "Give a SamplingParams, or its fields by name.", name="params"
+        )
+    unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
+    if unknown:
+        raise InvalidRequest(
+            f"There is no sampling parameter {', '.join(unknown)}.",
+            f"Known ones are {', '.join(SamplingParams.__dataclass_fields__)}.",
+        )
+    return replace(params or SamplingParams(), **overrides)
+
+
+def checked_bias(params: SamplingParams, n_vocab: int) -> SamplingParams:
+    """`params` whose `logit_bias` fits a vocabulary. Raises `InvalidRequest` naming an id that is not in it."""
+    beyond = max(params.logit_bias, default=0)
+    if beyond >= n_vocab:
+        raise InvalidRequest(
+            f"logit_bias holds the token {beyond}.",
+            f"Token ids are whole numbers from 0 to {n_vocab - 1}.",
+            name="logit_bias",
+            value=beyond,
+        )
+    if params.bans_all(n_vocab):
+        raise InvalidRequest(
+            f"logit_bias is -inf for all {n_vocab} tokens.", "It must leave at least one.", name="logit_bias"
+        )
+    return params

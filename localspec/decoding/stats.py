@@ -8,12 +8,25 @@ from localspec.decoding.logprobs import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """One forward pass of the target, which the spans of several answers may share.
+
+    width: tokens in it, padding included. seconds: that it took.
+    """
+
+    width: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One round: a forward pass of the target and what it committed.
 
     A round that only reads a piece of the prompt commits nothing. Times are seconds; `seconds` is the whole
-    round, drafting and passes included.
-    width, length: tokens in the pass (padding included), and cells before it.
+    round, drafting, passes and what neighbours in the batch took included.
+    width, length: tokens of this answer in the pass (padding included), and cells before them.
+    target_seconds: this answer's share of the pass, by width.
+    batch: the whole pass, where other answers were in it too; None: this one was alone.
     num_accepted: drafted tokens that were committed, the first ones of `tokens`. An answer that ends among them has no
     token of the target's own in its last round.
     logprobs: one for each of `tokens`, where they were asked for.
@@ -31,6 +44,17 @@ class Step:
     target_seconds: float
     seconds: float
     logprobs: tuple[TokenLogprob, ...] = ()
+    batch: Batch | None = None
+
+    @property
+    def batch_width(self) -> int:
+        """Tokens in the whole pass."""
+        return self.batch.width if self.batch else self.width
+
+    @property
+    def batch_seconds(self) -> float:
+        """Seconds of the whole pass."""
+        return self.batch.seconds if self.batch else self.target_seconds
 
     @property
     def recovered(self) -> bool:
