@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from localspec import LLM
 from localspec.answers.turn import Turn
 from localspec.cli.answer import write_out
 from localspec.cli.interactive import COMMANDS, Chat
@@ -22,6 +25,7 @@ from localspec.decoding.seeds import attempt_seed
 from localspec.errors import PromptTooLong, StoreError
 from localspec.text.continuation import Said
 from tests.fake_llm import FakeLLM, Template
+from tests.tinygguf import write_trio
 
 
 def parsed(*arguments: str) -> ModelOptions:
@@ -59,6 +63,11 @@ def calls(chat: Chat) -> list[dict[str, object]]:
 
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_trio(tmp_path_factory.mktemp("chat"))
 
 
 def test_the_model_reads_the_whole_conversation(capsys: Capture) -> None:
@@ -240,6 +249,52 @@ def test_stats_are_those_of_the_last_answer(capsys: Capture) -> None:
     assert "prompt tokens            7" in printed
 
 
+def test_a_conversation_is_saved_and_goes_on_in_another_chat(
+    files: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """A client of `Conversation` like any application, on a real engine of tiny models."""
+    saved = str(tmp_path / "talk.zip")
+    options = ("--temp", "0", "-n", "8", "--draft-tokens", "2", "--system", "Be brief.")
+    with LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=2) as llm:
+        chat = Chat(llm, parsed(*options[:-2]), options[-1], quiet=True)
+        chat.run(reader(("one", "two", f"/save {saved}", "three")))
+        ids = chat.conversation.ids
+        assert chat.conversation.reread == ""  # its ids were kept from turn to turn
+        again = Chat(llm, parsed(*options[:-2]), quiet=True)
+        again.run(reader((f"/load {saved}", "three", "/load nowhere")))
+    assert again.conversation.ids == ids and questions(again) == ["one", "two", "three"]
+    assert again.conversation.system == "Be brief."
+    printed = capsys.readouterr().err
+    assert f"Saved 2 turns to {saved}." in printed
+    assert "Loaded 2 turns. The target's state of" in printed
+    assert "error: There is no file nowhere." in printed
+
+
+def test_ctrl_c_ends_no_answer_of_others(files: dict[str, Path]) -> None:
+    """The chat shares its engine: whoever waits behind it gets a whole answer."""
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        others: list[str] = []
+
+        def ask() -> None:
+            others.append(llm.generate("abc", temperature=0, max_tokens=5, ignore_eos=True).finish_reason)
+
+        other = threading.Thread(target=ask)
+        talk = llm.conversation(temperature=0, max_tokens=200, ignore_eos=True)
+        heard: list[str] = []
+
+        def write(_text: str) -> None:
+            heard.append(_text)
+            if len(heard) == 1:
+                other.start()
+                while not llm._queue._waiting:
+                    time.sleep(0.001)
+                signal.raise_signal(signal.SIGINT)
+
+        assert write_out(lambda: talk.ask("one"), write).finish_reason == "cancelled"
+        other.join()
+        assert others == ["length"]
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -249,6 +304,8 @@ def test_stats_are_those_of_the_last_answer(capsys: Capture) -> None:
         ("/undo", "There is nothing to take back."),
         ("/regen", "There is no answer to regenerate."),
         ("/clear all", "/clear takes no text."),
+        ("/save", "/save takes the path of a file."),
+        ("/load", "/load takes the path of a file."),
     ],
 )
 def test_what_cannot_be_done_is_said_and_not_sent(capsys: Capture, line: str, sentence: str) -> None:

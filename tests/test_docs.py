@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,29 @@ PUBLIC = {
 }
 PUBLIC_PATHS = {*PUBLIC, *(f"{module}.{name}" for module in PUBLIC for name in (*PUBLIC[module], "__all__"))}
 PYTHON = [block for block in all_blocks() if block.language == "python"]
+
+
+# The design page describes the code
+
+
+DESIGN = read(ROOT / "docs" / "design.md")
+
+
+def test_the_map_is_the_import_contract() -> None:
+    drawn = blocks(DESIGN, "docs/design.md")[0].text
+    rooms = [re.split(r"\s{2,}", line)[0].split(", ") for line in drawn.splitlines() if line]
+    contract = tomllib.loads(read(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert [set(layer) for layer in rooms] == [set(re.findall(r"\w+", layer)) for layer in contract]
+
+
+def test_every_file_that_the_design_names_is_there() -> None:
+    named = set(re.findall(r"`([a-z_]+/(?:[a-z_]+\.py)?)`", DESIGN))
+    assert {"decoding/loop.py", "engine/libraries.py", "models/"} <= named
+    assert [
+        name for name in named if not ((ROOT / "localspec" / name).exists() or (ROOT / name).exists())
+    ] == []
+    rooms = {f"{file.parent.name}/" for file in (ROOT / "localspec").rglob("__init__.py")} - {"localspec/"}
+    assert rooms <= named
 
 
 # Links and names

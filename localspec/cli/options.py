@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from localspec.checks import VERIFY
 from localspec.cli.model_options import ModelOptions
 
 Function = Callable[..., Any]
@@ -129,7 +130,7 @@ _MODEL_OPTIONS = (
     _option("--json-schema-file", metavar="FILE", help="The answer must be JSON of the schema in this file."),
     _option(
         "--verify",
-        type=click.Choice(("auto", "block", "rejection", "coupled")),
+        type=click.Choice(VERIFY),
         default="auto",
         help="Accept rule. auto: coupled with a seed, whose text then is the same with any draft or none; "
         "else block, which keeps most of a draft. The distribution is the target's under each.",

@@ -1,1 +1,1 @@
-"""What a compute library is: protocols and plain data, no implementation."""
+"""What a compute library is: protocols and plain data; no library and no C code."""

@@ -269,3 +269,18 @@ class PredictionDrafter(NoDrafter):
                 self._next = self._index.find(tail[-self._longest :])
                 self._match = agreement(self._prediction, self._next, tail) if self._next is not None else 0
         self._seen = len(sequence)
+
+
+def chain(
+    model: Drafter | None, *, copies: bool = True, prediction: Sequence[int] = (), constrained: bool = False
+) -> ChainDrafter:
+    """Who drafts one answer, the free ones first.
+
+    model: None without a draft model, which then leaves repeated text. copies: draft from repeated text also beside a
+    model. prediction: ids the answer is expected to resemble. constrained: a grammar may leave no choice.
+    """
+    drafters: list[Drafter] = [ForcedDrafter()] if constrained else []
+    drafters += [PredictionDrafter(prediction)] if prediction else []
+    drafters += [NgramDrafter()] if copies or model is None else []
+    drafters += [model] if model is not None else []
+    return ChainDrafter(drafters)

@@ -13,15 +13,7 @@ from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Library, Weights
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.drafting import (
-    ChainDrafter,
-    Drafter,
-    ForcedDrafter,
-    ModelDrafter,
-    NgramDrafter,
-    NoDrafter,
-    PredictionDrafter,
-)
+from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, chain
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Stats
 from localspec.engine.libraries import library_for, reference
@@ -179,12 +171,7 @@ class Engine:
         """
         if self.no_draft_reason:
             return NoDrafter()
-        copying: list[Drafter] = [ForcedDrafter()] if constrained else []
-        copying += [PredictionDrafter(prediction)] if prediction else []
-        if adaptive or self._model_drafter is None:
-            copying.append(NgramDrafter())
-        models = [self._model_drafter] if self._model_drafter else []
-        return ChainDrafter([*copying, *models])
+        return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
 
     @property
     def strict_form(self) -> str:
