@@ -97,64 +97,83 @@ def answer_chunks(
     engine: Engine, controller: Controller, request: Request, ticket: Ticket
 ) -> Iterator[Chunk]:
     """Decode one answer; the engine must be this caller's alone until the end."""
-    vocab, params = engine.vocab, request.params
-    log.debug("answering %d prompt tokens, at most %s", len(request.ids), params.max_tokens)
-    answer = AnswerText(
-        lambda token: vocab.piece(token, special=token in request.shown), vocab.eog_tokens, params.stop
-    )
-    adaptive = controller if isinstance(controller, AdaptiveController) else None
+    log.debug("answering %d prompt tokens, at most %s", len(request.ids), request.params.max_tokens)
     engine.prefixes.switch(request.ids)
-    generation = Generation(
-        engine.session,
-        engine.drafter(
-            adaptive=adaptive is not None,
-            prediction=request.prediction,
-            constrained=request.constraint is not None,
-        ),
-        controller,
-        sampler_of(engine, request),
-        request.ids,
-        rule=choose_rule(request.verify, params.seed),
-        check=answer.check,
-    )
-    stats = Stats(prompt_tokens=len(request.ids), cached_tokens=generation.num_cached)
-    drafted: list[bool] = []
-    logprobs: list[TokenLogprob] = []
-    for step in _rounds(generation, ticket):
-        stats.add(step)
+    answer = _Answer(engine, controller, request)
+    for step in _rounds(answer.generation, ticket):
+        if (chunk := answer.take(step)) is not None:
+            yield chunk
+    yield answer.last()
+
+
+class _Answer:
+    """One answer as its rounds come: their ids, text, counts and log-probabilities."""
+
+    def __init__(self, engine: Engine, controller: Controller, request: Request) -> None:
+        vocab = engine.vocab
+        self._engine, self._request = engine, request
+        self._adaptive = controller if isinstance(controller, AdaptiveController) else None
+        self._text = AnswerText(
+            lambda token: vocab.piece(token, special=token in request.shown),
+            vocab.eog_tokens,
+            request.params.stop,
+        )
+        self.generation = Generation(
+            engine.session,
+            engine.drafter(
+                adaptive=self._adaptive is not None,
+                prediction=request.prediction,
+                constrained=request.constraint is not None,
+            ),
+            controller,
+            sampler_of(engine, request),
+            request.ids,
+            rule=choose_rule(request.verify, request.params.seed),
+            check=self._text.check,
+        )
+        self._stats = Stats(prompt_tokens=len(request.ids), cached_tokens=self.generation.num_cached)
+        self._drafted: list[bool] = []
+        self._logprobs: list[TokenLogprob] = []
+
+    def take(self, step: Step) -> Chunk | None:
+        """What a round committed; None for one that read a piece of the prompt."""
+        self._stats.add(step)
         if not step.tokens:
-            continue
-        ids = answer.take_ids()
+            return None
+        ids = self._text.take_ids()
         chunk = Chunk(
-            answer.take(),
+            self._text.take(),
             ids,
             drafted=tuple(index < step.num_accepted for index in range(len(ids))),
             logprobs=step.logprobs[: len(ids)],
         )
-        drafted += chunk.drafted
-        logprobs += chunk.logprobs
-        yield chunk
-    rest = answer.finish()
-    completion = Completion(
-        text=answer.text,
-        ids=tuple(answer.ids),
-        finish_reason=generation.finish_reason or "cancelled",
-        stats=stats,
-        seed=params.seed,
-        drafting=describe_drafting(engine, adaptive, request.draft_tokens, stats),
-        notice=_notice(engine, generation),
-        drafted=tuple(drafted),
-        logprobs=None if params.logprobs is None else tuple(logprobs),
-    )
-    log.info(
-        "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
-        stats.prompt_tokens,
-        stats.cached_tokens,
-        stats.tokens,
-        completion.finish_reason,
-        completion.drafting,
-    )
-    yield Chunk(rest, (), completion)
+        self._drafted += chunk.drafted
+        self._logprobs += chunk.logprobs
+        return chunk
+
+    def last(self) -> Chunk:
+        """The text that was held back, with the completion."""
+        rest, stats, params = self._text.finish(), self._stats, self._request.params
+        completion = Completion(
+            text=self._text.text,
+            ids=tuple(self._text.ids),
+            finish_reason=self.generation.finish_reason or "cancelled",
+            stats=stats,
+            seed=params.seed,
+            drafting=describe_drafting(self._engine, self._adaptive, self._request.draft_tokens, stats),
+            notice=_notice(self._engine, self.generation),
+            drafted=tuple(self._drafted),
+            logprobs=None if params.logprobs is None else tuple(self._logprobs),
+        )
+        log.info(
+            "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
+            stats.prompt_tokens,
+            stats.cached_tokens,
+            stats.tokens,
+            completion.finish_reason,
+            completion.drafting,
+        )
+        return Chunk(rest, (), completion)
 
 
 def cancelled_chunk(request: Request, drafting: str) -> Chunk:

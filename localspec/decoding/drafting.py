@@ -131,12 +131,12 @@ class ChainDrafter:
         self.drafters = tuple(drafters)
 
     def begin(self, sequence: Sequence[int]) -> None:
-        """Every one of them."""
+        """Every drafter is told of the prompt, whether it will be asked or not."""
         for drafter in self.drafters:
             drafter.begin(sequence)
 
     def prefill(self, sequence: Sequence[int]) -> None:
-        """Every one of them."""
+        """Those with a model read the prompt ahead; the others have nothing to read."""
         for drafter in self.drafters:
             drafter.prefill(sequence)
 
@@ -150,7 +150,7 @@ class ChainDrafter:
         return draft
 
     def rollback(self, length: int) -> None:
-        """Every one of them."""
+        """Every drafter forgets, whoever drafted the tokens that do not stand."""
         for drafter in self.drafters:
             drafter.rollback(length)
 

@@ -181,7 +181,7 @@ class RejectionRule:
     seed: int
 
     def round(self, position: int) -> Round:
-        """Its numbers are its own."""
+        """A round with a generator of its own, keyed by its position: no number is used in two rounds."""
         return _RejectionRound(_uniforms(self.seed, position))
 
 
@@ -203,7 +203,7 @@ class BlockRule:
     seed: int
 
     def round(self, position: int) -> Round:
-        """Its numbers are its own."""
+        """A round with a generator of its own, keyed by its position: no number is used in two rounds."""
         return _BlockRound(_uniforms(self.seed, position))
 
 

@@ -35,7 +35,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes in all."""
         return self.weights + self.kv_cache + self.compute
 
     @property
