@@ -5,6 +5,7 @@ With --check nothing is written, and the exit code is 1 if the file is not what 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,6 @@ sys.path.insert(0, str(ROOT))
 from localspec.cli import main as localspec  # noqa: E402
 
 FILE = ROOT / "docs" / "commands.md"
-WIDTH = 100
-"""Of help pages, whatever the terminal's."""
 INTRO = """\
 # Commands
 
@@ -36,7 +35,8 @@ localspec chat --temp 0 --json-schema '{"type": "object"}' -p "Name three rivers
 localspec chat --grammar 'root ::= "yes" | "no"' -p "Is the sky blue?"
 ```
 
-In a conversation `/help` lists the commands; Ctrl-C stops the answer and keeps what was said. What you type is kept for
+In a conversation `/help` lists the commands, among them `/undo`, `/regen`, `/save PATH` and `/load PATH`; Ctrl-C stops
+the answer and keeps what was said. What you type is kept for
 the next conversation in `chat-history`, in localspec's folder or your system's state folder, readable by you alone.
 
 Exit codes: 0 done, 1 an error (one sentence and its remedy on standard error), 2 wrong usage, 130 stopped by Ctrl-C,
@@ -61,18 +61,45 @@ def _contexts() -> Iterator[click.Context]:
 
 
 def _context(command: click.Command, name: str) -> click.Context:
-    return command.context_class(
-        command,
-        info_name=name,
-        terminal_width=WIDTH,
-        max_content_width=WIDTH,
-        help_option_names=["-h", "--help"],
-    )
+    return command.context_class(command, info_name=name, help_option_names=["-h", "--help"])
 
 
 def _section(context: click.Context) -> str:
-    lines = [line.rstrip() for line in context.get_help().strip().splitlines()]
-    return "\n".join(["", f"## {context.info_name}", "", "```text", *lines, "```", ""])
+    """Made of what the command is, not of click's page, whose layout another version of click may change."""
+    command = context.command
+    usage = " ".join(["usage:", str(context.info_name), *command.collect_usage_pieces(context)])
+    lines = [
+        "",
+        f"## {context.info_name}",
+        "",
+        "```text",
+        usage,
+        "```",
+        "",
+        *_paragraphs(command.help or ""),
+        "",
+    ]
+    return "\n".join([*lines, *_commands(context), *_options(context), ""])
+
+
+def _paragraphs(text: str) -> list[str]:
+    """The help as Markdown, without click's marks."""
+    return [line.strip() for line in inspect.cleandoc(text).splitlines() if line.strip() != "\b"]
+
+
+def _commands(context: click.Context) -> Iterator[str]:
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None, name
+            yield f"- `{name}`: {command.get_short_help_str(limit=1000)}"
+
+
+def _options(context: click.Context) -> Iterator[str]:
+    for param in context.command.get_params(context):
+        record = param.get_help_record(context)
+        if record and record[1]:
+            yield f"- `{record[0]}`: {' '.join(record[1].split())}"
 
 
 def run(arguments: list[str]) -> int:
