@@ -1,4 +1,4 @@
-"""Who may ask, before anything is read: API key and web pages. Counts every response."""
+"""Who may ask: API key and web origins, checked before anything is read. Counts every response."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Metrics:
             self.totals[name] += getattr(stats, name)
 
     def text(self, *, running: int, waiting: int, loaded: bool) -> str:
-        """All of it."""
+        """Every counter and gauge. running, waiting: requests at this moment. loaded: the model is in memory."""
         lines = _family("requests_total", "counter", "Requests by path and status.")
         lines += [
             f'localspec_requests_total{{path="{path}",status="{status}"}} {count}'

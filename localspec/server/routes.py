@@ -16,7 +16,7 @@ from localspec.server.settings import Settings
 
 
 def check_model(name: str | None, settings: Settings) -> None:
-    """Raise `ApiError` (404) for a model that is not the one loaded. None is."""
+    """Raise `ApiError` (404) for any model but the one loaded; None stands for that one."""
     if name is not None and name not in (settings.name, *settings.names):
         raise ApiError(
             404,
