@@ -36,7 +36,7 @@ def timed_answer(
     draft_tokens: int | str,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Answer a conversation and watch the clock."""
+    """Answer a conversation and watch the clock. draft_tokens: a length, "auto" or "off"."""
     started = clock()
     first, before = None, (0.0, 0.0)
     completion = None
@@ -78,7 +78,7 @@ class Tally:
     ttfts: list[float] = field(default_factory=list)
 
     def __add__(self, other: Tally) -> Tally:
-        """Both together."""
+        """Both tallies as one."""
         names = (item.name for item in fields(self))
         return Tally(*(getattr(self, name) + getattr(other, name) for name in names))
 
