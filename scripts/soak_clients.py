@@ -19,7 +19,7 @@ from localspec.errors import LocalspecError
 
 Question = tuple[str, int]
 NONSENSE, DROPPED, CANCELLED = 0.05, 0.15, 0.25
-"""Below which random number a request makes no sense, is dropped after its first pieces, or is cancelled."""
+"""A request whose random number is below these makes no sense, is dropped after some pieces, or is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class EngineClient(Client):
         stream.close()
 
     def answer(self, question: Question, solo: Solo, cancel: bool) -> None:
-        """Compared by ids."""
+        """Compare by ids."""
         stream = self._llm.stream(question[0], temperature=0, max_tokens=question[1])
         timer = threading.Timer(self.random.random(), stream.cancel) if cancel else None
         if timer:
@@ -166,7 +166,7 @@ class ServerClient(Client):
             self.counts["hung_up"] += 1
 
     def answer(self, question: Question, solo: Solo, cancel: bool) -> None:
-        """Compared by text and number of tokens; cancelled by hanging up on an answer that is not streamed."""
+        """Compare by text and number of tokens; cancel by hanging up on an answer that is not streamed."""
         prompt, max_tokens = question
         client = self._client.with_options(timeout=self.random.random()) if cancel else self._client
         if cancel or self.random.random() < 0.5:

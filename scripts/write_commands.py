@@ -18,7 +18,7 @@ from localspec.cli import main as localspec  # noqa: E402
 
 FILE = ROOT / "docs" / "commands.md"
 WIDTH = 100
-"""Of help pages, whatever the terminal's."""
+"""Columns of help pages, whatever the terminal has."""
 INTRO = """\
 # Commands
 
@@ -50,7 +50,7 @@ def commands_page() -> str:
 
 
 def _contexts() -> Iterator[click.Context]:
-    """The group's and each command's, in the order of the help page."""
+    """Contexts of the group and of each command, in the order of the help page."""
     assert isinstance(localspec, click.Group)
     top = _context(localspec, "localspec")
     yield top

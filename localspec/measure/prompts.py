@@ -1,4 +1,4 @@
-"""The prompts of a bench: built-in ones by scenario, or a file of one's own."""
+"""The prompts of a bench: built-in ones by scenario, or a file of the user's own."""
 
 from __future__ import annotations
 
