@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localspec.answers.stream import Item, Pump, Start
 
 POLL_SECONDS = 0.1
-"""Of one wait, in place of an endless one: on Windows Ctrl-C is seen only when a wait is over."""
+"""Many short waits, not an endless one: on Windows Ctrl-C is seen only when a wait ends."""
 
 
 def write_out(start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:

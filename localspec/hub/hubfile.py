@@ -43,8 +43,8 @@ class HubFile:
     def reading(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Where the bytes begin, and their chunks: from `start` on and, if the server heeds it, only up to `stop`.
 
-        They begin at 0 if the server ignored the range. Raises DownloadError and Broken; reading the chunks
-        raises Broken too.
+        They begin at 0 if the server ignored the range. Raises DownloadError or Broken; reading the
+        chunks may raise Broken too.
         """
         start = start if self._ranges else 0
         with closing(self._open(start, stop)) as response:

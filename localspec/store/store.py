@@ -146,7 +146,7 @@ class Store:
             yield
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
-        """Raises HashMismatch unless the sha256 of `path` is right; a wrong file is removed, save an owner's own.
+        """Raises HashMismatch unless the sha256 of `path` is right; a wrong file is removed, unless it is a user's own.
 
         path: of a split model, its first part.
         """
