@@ -151,7 +151,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run it and print the result."""
+    """Run the soak and print its result; 0 if all was well, else 1."""
     options = parse()
     files = [file for file in (options.target, options.draft) if file is not None]
     if not files:

@@ -45,7 +45,7 @@ Exit codes: 0 done, 1 an error (one sentence and its remedy on standard error), 
 
 
 def commands_page() -> str:
-    """The whole file."""
+    """The text of the whole page."""
     return INTRO + "".join(map(_section, _contexts()))
 
 

@@ -49,7 +49,7 @@ class BenchOptions:
         return self.modes[shift:] + self.modes[:shift]
 
     def params_of(self, run: int) -> SamplingParams:
-        """Parameters of one run."""
+        """The sampling parameters of run `run`, from 0."""
         seed = self.params.seed
         return self.params if seed is None else replace(self.params, seed=seed + run)
 

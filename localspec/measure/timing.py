@@ -83,7 +83,7 @@ class Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def add(self, timing: Timing) -> None:
-        """One more answer."""
+        """Count one more answer in."""
         stats = timing.completion.stats
         self.tokens += stats.tokens - stats.first_tokens
         self.seconds += timing.seconds

@@ -47,7 +47,7 @@ class Judgement:
 
     @property
     def reservations(self) -> tuple[Reason, ...]:
-        """What makes the draft guess worse."""
+        """The reasons that make the draft guess worse."""
         return tuple(reason for reason in self.reasons if reason.severity == _SOME_COST)
 
     def to_dict(self) -> dict[str, object]:

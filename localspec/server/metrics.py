@@ -28,11 +28,11 @@ class Metrics:
     totals: Counter[str] = field(default_factory=Counter)
 
     def count(self, path: str, status: int) -> None:
-        """One request was answered."""
+        """Count one response. path: of the route, or "other"."""
         self.requests[path, status] += 1
 
     def add(self, stats: Stats) -> None:
-        """One answer is complete."""
+        """Add the figures of one complete answer."""
         for _, name, _ in _FROM_STATS:
             self.totals[name] += getattr(stats, name)
 

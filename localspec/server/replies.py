@@ -47,7 +47,7 @@ class EventStream(Response):
         self._texts = texts
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Send them as they come."""
+        """Send the events as they come."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for text in self._texts:
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

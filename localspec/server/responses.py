@@ -188,7 +188,7 @@ def _renamed(error: Exception, chat: ChatRequest) -> ApiError:
 
 
 def response_routes(service: Service) -> APIRouter:
-    """Responses: made, shown again and forgotten."""
+    """Routes that make responses, show them again and delete them."""
     router, settings, store = APIRouter(), service.settings, ResponseStore()
 
     @router.post("/v1/responses", **takes(ResponseRequest))

@@ -27,7 +27,7 @@ def check_model(name: str | None, settings: Settings) -> None:
 
 
 def answering_routes(service: Service) -> APIRouter:
-    """Chat and text completions."""
+    """Routes for chat and text completions."""
     router, settings = APIRouter(), service.settings
 
     @router.post("/v1/chat/completions", **takes(ChatRequest))

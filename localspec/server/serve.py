@@ -37,14 +37,14 @@ class Server(uvicorn.Server):
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called for a signal, in the main thread."""
+        """Take a signal, in the main thread: running answers may finish, and end at a second one."""
         again = self.should_exit
         if not again:  # uvicorn would drop everything at the second one
             super().handle_exit(sig, frame)
         self._end_answers(0.0 if again else self._service.settings.grace)
 
     def stop(self) -> None:
-        """End as for a signal, from any thread."""
+        """End as for a first signal. Any thread may call it."""
         self.should_exit = True
         self._end_answers(self._service.settings.grace)
 

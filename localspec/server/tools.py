@@ -58,7 +58,7 @@ class ToolUse:
 
 
 def call_syntax(source: str) -> CallSyntax:
-    """The syntax that a chat template shows."""
+    """The syntax of calls that the text of a chat template shows."""
     if "[TOOL_CALLS]" in source and "[ARGS]" not in source:
         return CallSyntax("[TOOL_CALLS]", listed=True)
     if "<tool_call>" in source and "<function=" not in source:
