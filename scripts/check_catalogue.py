@@ -51,7 +51,7 @@ class Report:
 
 
 def check_pair(pair: Pair) -> Report:
-    """Raises SourceUnreachable if the hub does not answer."""
+    """Compare every source of a pair. Raises SourceUnreachable if the hub does not answer."""
     report = Report(pair.name)
     for file in pair.pieces:
         for source in file.sources:
@@ -91,7 +91,7 @@ def check_hub(pair: Pair, file: ModelFile, source: HubSource, report: Report) ->
 
 
 def wrong_file(file: ModelFile, source: HubSource, info: ModelInfo) -> Iterator[str]:
-    """Sentences about the file itself."""
+    """A sentence for each way in which the hub's file is not the one wanted."""
     path = source.path or file.file
     found = next((item for item in info.siblings or () if item.rfilename == path), None)
     if found is None:
@@ -120,13 +120,13 @@ def repository(repo: str, revision: str) -> ModelInfo:
 
 
 def licence_of(info: ModelInfo) -> str | None:
-    """As the repository's tags have it."""
+    """The licence in the repository's tags, or None."""
     named = [tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")]
     return named[0] if named else None
 
 
 def plain(text: str) -> str:
-    """`Apache-2.0` and `apache-2.0`, `Llama 3.1` and `llama3.1` are the same."""
+    """A licence's name, to compare: `Apache-2.0` is `apache-2.0`, and `Llama 3.1` is `llama3.1`."""
     return "".join(letter for letter in text.lower() if letter.isalnum() or letter == ".")
 
 
@@ -166,7 +166,7 @@ def pair_files(folders: list[Path]) -> list[Path]:
 
 
 def check(path: Path) -> Report:
-    """Raises SourceUnreachable."""
+    """The report on one pair file. Raises SourceUnreachable."""
     try:
         return check_pair(read_pair(path.read_text(encoding="utf-8"), str(path)))
     except (CatalogueError, OSError, UnicodeDecodeError) as error:

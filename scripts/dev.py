@@ -110,7 +110,7 @@ def cmake_args() -> str:
 
 
 def wants_rebuild() -> bool:
-    """CMAKE_ARGS is set and llama.cpp was not built with it. Unset, any build will do."""
+    """Whether CMAKE_ARGS is set and llama.cpp was not built with it; if it is unset, any build will do."""
     return cmake_args() not in ("", read_stamp().get("cmake_args", ""))
 
 
@@ -237,9 +237,9 @@ def launch(argv: list[str]) -> int:
 
 
 def wait_for(argv: list[str]) -> int:
-    """Run the program to its end. It gets Ctrl-C too and decides what it means: here it is passed over.
+    """Run the program to its end. It gets Ctrl-C too and decides what that means; here it is ignored.
 
-    Not caught: an exception that comes when the program has just ended loses its exit code.
+    KeyboardInterrupt is not caught instead: raised just after the program has ended, it would lose the exit code.
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -249,8 +249,8 @@ def wait_for(argv: list[str]) -> int:
 
 
 def run_tests(args: list[str]) -> int:
-    """One pytest with these arguments; without any, first the tests of the code, two at a time, then, alone, those on
-    the real weights, which want both cores.
+    """Run pytest with these arguments. Without any: first the tests of the code, two at a time, then those on the real
+    weights, one at a time, because they want both cores.
     """
     pytest = [str(program("python")), "-m", "pytest"]
     if args:

@@ -29,7 +29,7 @@ from localspec.errors import LocalspecError
 TICK = 0.02
 LOAD_SHARES = (0.05, 0.2, 0.4, 0.6, 0.75, 0.85, 0.95)
 PREFILL_SHARE, DECODE_SECONDS = 0.3, 1.0
-"""When the cancel comes: at these shares of what a whole load and prefill take, and after so long in decoding."""
+"""When the cancel comes: after these shares of a whole load and prefill, and after so many seconds of decoding."""
 
 
 class Ticker(threading.Thread):
@@ -41,7 +41,7 @@ class Ticker(threading.Thread):
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
-        """Until `end`."""
+        """Tick until `end`."""
         last = time.perf_counter()
         while not self._stop_asked.wait(TICK):
             now = time.perf_counter()
@@ -55,7 +55,7 @@ class Ticker(threading.Thread):
 
 @contextmanager
 def ticking() -> Iterator[Ticker]:
-    """A ticker beside what is done here."""
+    """A ticker that runs beside the block."""
     ticker = Ticker()
     ticker.start()
     try:

@@ -28,7 +28,7 @@ HEALTH_SECONDS = 10.0
 
 
 def busy_after(server: ServerProcess, seconds: float) -> float:
-    """How long from now the server last was busy, watched for `seconds`."""
+    """How many seconds from now the server was last busy, watched for `seconds`."""
     started = time.perf_counter()
     last, before, at = 0.0, server.cpu_seconds, started
     while at - started < seconds:
@@ -41,7 +41,7 @@ def busy_after(server: ServerProcess, seconds: float) -> float:
 
 
 def leave(server: ServerProcess, prompt: str) -> dict[str, float]:
-    """Ask, hang up after a while, and see how long it goes on. cores_before: that it was busy until then."""
+    """Ask, hang up after a while, and see how long it goes on. cores_before: cores that were busy until then."""
     body = {"prompt": prompt, "max_tokens": 2000, "temperature": 0, "ignore_eos": True, "stream": True}
     content = json.dumps(body).encode()
     address = urlsplit(server.url)
@@ -58,7 +58,7 @@ def leave(server: ServerProcess, prompt: str) -> dict[str, float]:
 
 
 def health(server: ServerProcess) -> dict[str, float]:
-    """Ask for it again and again while an answer is decoded."""
+    """Seconds that /health takes, asked again and again while an answer is decoded."""
     body = {
         "prompt": "Once upon a time",
         "max_tokens": 2000,

@@ -44,7 +44,7 @@ COUNTED = ("answered", "cached", "dropped", "hung_up", "cancelled", "refused", "
 
 
 def questions() -> list[Question]:
-    """Prompts and answer lengths."""
+    """Prompts, each with the length of its answer in tokens."""
     return [
         (f"{number}: " + text * (length // 8), 8 + length % 48)
         for number, text in enumerate(TEXTS)
@@ -117,7 +117,7 @@ def soak(make: Callable[[float, int], Client], watch: Watch, minutes: float, see
 
 
 def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
-    """The engine, as the server loads it too."""
+    """The engine, loaded as the server loads it."""
     given: dict[str, Any] = {
         "n_ctx": options.ctx_size, "draft_tokens": DRAFT_TOKENS,
         "strict": not options.loose, "threads": options.threads,
@@ -126,7 +126,7 @@ def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
 
 
 def server_options(files: Sequence[Path], options: argparse.Namespace) -> list[str]:
-    """The same for the command line."""
+    """The options of `load` for `localspec serve`."""
     given = ["--alias", MODEL, "-c", str(options.ctx_size), "--draft-tokens", str(DRAFT_TOKENS)]
     given += [] if options.loose else ["--strict"]
     given += [] if options.threads is None else ["-t", str(options.threads)]
@@ -135,7 +135,7 @@ def server_options(files: Sequence[Path], options: argparse.Namespace) -> list[s
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options given on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -151,7 +151,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run it and print the result."""
+    """Run the soak and print its result; 0 if all was well, else 1."""
     options = parse()
     files = [file for file in (options.target, options.draft) if file is not None]
     if not files:

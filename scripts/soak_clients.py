@@ -19,7 +19,7 @@ from localspec.errors import LocalspecError
 
 Question = tuple[str, int]
 NONSENSE, DROPPED, CANCELLED = 0.05, 0.15, 0.25
-"""Below which random number a request makes no sense, is dropped after its first pieces, or is cancelled."""
+"""A request whose random number is below these makes no sense, is dropped after some pieces, or is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ BAD_OPTIONS: tuple[dict[str, object], ...] = (
 
 
 class EngineClient(Client):
-    """On an engine in this process."""
+    """A client of an engine in this process."""
 
     def __init__(self, llm: LLM, alone: Mapping[Question, Solo], until: float, seed: int) -> None:
         super().__init__(alone, until, seed)
         self._llm = llm
 
     def nonsense(self, question: Question) -> bool:
-        """Options that make no sense."""
+        """Ask with options that make no sense."""
         try:
             self._llm.generate(question[0], **self.random.choice(BAD_OPTIONS))  # type: ignore[arg-type]
         except LocalspecError:
@@ -99,14 +99,14 @@ class EngineClient(Client):
         return False
 
     def drop(self, question: Question) -> None:
-        """Close the stream."""
+        """Close the stream after a piece or two, or before the first."""
         stream = self._llm.stream(question[0], temperature=0, max_tokens=question[1])
         for _ in range(self.random.randrange(3)):
             next(stream, None)
         stream.close()
 
     def answer(self, question: Question, solo: Solo, cancel: bool) -> None:
-        """Compared by ids."""
+        """Compare by ids."""
         stream = self._llm.stream(question[0], temperature=0, max_tokens=question[1])
         timer = threading.Timer(self.random.random(), stream.cancel) if cancel else None
         if timer:
@@ -136,14 +136,14 @@ BAD_FIELDS: tuple[dict[str, object], ...] = (
 
 
 class ServerClient(Client):
-    """The official client, on a server."""
+    """A client of a server, through OpenAI's own library."""
 
     def __init__(self, url: str, alone: Mapping[Question, Solo], until: float, seed: int) -> None:
         super().__init__(alone, until, seed)
         self._client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600)
 
     def nonsense(self, question: Question) -> bool:
-        """Fields that make no sense."""
+        """Ask with fields that make no sense."""
         body = {"model": MODEL, "prompt": question[0]} | self.random.choice(BAD_FIELDS)
         try:
             self._client.post("/completions", body=body, cast_to=object)
@@ -166,7 +166,7 @@ class ServerClient(Client):
             self.counts["hung_up"] += 1
 
     def answer(self, question: Question, solo: Solo, cancel: bool) -> None:
-        """Compared by text and number of tokens; cancelled by hanging up on an answer that is not streamed."""
+        """Compare by text and number of tokens; cancel by hanging up on an answer that is not streamed."""
         prompt, max_tokens = question
         client = self._client.with_options(timeout=self.random.random()) if cancel else self._client
         if cancel or self.random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. It has no rules of its own and is light to import."""
+"""The command line: parse, call, print; it has no rules of its own and is light to import."""
 
 from __future__ import annotations
 

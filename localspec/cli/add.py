@@ -1,4 +1,4 @@
-"""`localspec add`: a pair of one's own."""
+"""`localspec add`: a pair of the user's own models."""
 
 from __future__ import annotations
 

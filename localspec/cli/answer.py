@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from localspec.answers.stream import Item, Pump, Start
 
 POLL_SECONDS = 0.1
-"""Not one endless wait: on Windows Ctrl-C would be seen only behind it."""
+"""Many short waits, not an endless one: on Windows Ctrl-C is seen only when a wait ends."""
 
 
 def write_out(start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:
-    """Hand every piece of text to `write` and return what the answer came to. Use in the main thread.
+    """Hand every piece of text to `write` and return the completion. Use in the main thread.
 
     The first Ctrl-C cancels the answer, whose completion then says so; the second raises KeyboardInterrupt, unless
     `patient`: then it changes nothing.
@@ -50,7 +50,7 @@ def _next(items: queue.SimpleQueue[Item]) -> Item:
 
 @contextlib.contextmanager
 def _reading(pump: Pump) -> Iterator[None]:
-    """The pump runs while the block does; where that is left early, it ends its own answer and no other."""
+    """The pump runs while the block does; if that is left early, the pump ends its own answer and no other."""
     thread = pump.start()
     try:
         yield
@@ -87,7 +87,7 @@ def _cancelling(pump: Pump, *, patient: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C raises nothing in the block, which may let it stop an answer. Use in the main thread."""
+    """In the block Ctrl-C raises nothing; `write_out` may let it stop an answer. Use in the main thread."""
     handler = signal.getsignal(signal.SIGINT)
     if handler not in (None, signal.SIG_IGN):
         signal.signal(signal.SIGINT, lambda _signal, _frame: None)

@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
     """
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """As click's. Output that fails before a command runs, such as a help page's, ends like any other."""
+        """Like click's. Output that fails before a command runs, such as a help page, ends in an exit code too."""
         if not extra.get("standalone_mode", True):
             return super().main(*args, **extra)
         with _terminable():
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with the names that were meant."""
+        """Like click's; for a misspelt command the error suggests near names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

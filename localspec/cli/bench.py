@@ -24,7 +24,7 @@ class DraftLengths(click.ParamType):  # type: ignore[type-arg]
     name = "auto|N,N,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is, checked."""
+        """The text, checked, in small letters and without blanks."""
         text = str(value).replace(" ", "").lower()
         numbers = text.split(",")
         if text != "auto" and not all(n.isascii() and n.isdigit() and 0 < int(n) < 1000 for n in numbers):

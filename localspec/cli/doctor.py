@@ -24,8 +24,8 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 def doctor(as_json: bool, offline: bool) -> None:
     """Check llama.cpp, processor, GPU, memory, disk, folders and network, with a remedy where something is off.
 
-    The library is tried in a process of its own, so that one compiled for another processor is explained and not
-    died of. Exit code 0 without problems, 1 with some.
+    The library is tried in a process of its own, so that a crash of one compiled for another processor is reported.
+    Exit code 0 without problems, 1 with some.
     """
     from localspec.doctor.examine import examine
 
@@ -45,7 +45,7 @@ def doctor(as_json: bool, offline: bool) -> None:
 
 
 def _with_spinner(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Each finding, with a spinner where somebody waits for it."""
+    """Each finding, with a spinner while it is being looked for."""
     while True:
         with busy("looking"):
             finding = next(findings, None)

@@ -102,6 +102,7 @@ def _size(record: Record, name: str) -> str:
 
 
 def entry(record: Record, drafts: PreparedDrafts) -> dict[str, object]:
+    """One record, ready for JSON."""
     copies = [
         {"format": name, "path": str(drafts.path(record.source, name)), "bytes": size}
         for name, size in record.copies.items()
@@ -115,7 +116,7 @@ def _described(trial: Trial) -> dict[str, object]:
 
 
 def sentence(trial: Trial) -> str:
-    """What was measured and chosen."""
+    """What was measured and chosen, as a clause for people."""
     if trial.fault:
         return f"used as it is, no copy could be made: {trial.fault}"
     doubt = "" if trial.settled else "; the machine was busy, the next load tries again"
@@ -124,7 +125,7 @@ def sentence(trial: Trial) -> str:
 
 
 def _file(text: str) -> Path:
-    """The file of that path, or of the hub's model that was pulled. Raises `NotDownloaded`."""
+    """The GGUF file that a path or a pulled model of a hub stands for. Raises `NotDownloaded`."""
     from localspec.hub.hubmodels import paths_on_disk
     from localspec.store.store import Store
 
@@ -133,7 +134,7 @@ def _file(text: str) -> Path:
 
 
 def _draft_of(pair: str | None, file: str | None) -> Path:
-    """The file, which must be here. Raises `NotDownloaded`."""
+    """The draft's file, which must be here. Raises `NotDownloaded`, `click.UsageError` for a pair without a draft."""
     from localspec.pairs.catalogue import DEFAULT_PAIR
     from localspec.pairs.catalogue import pair as find_pair
     from localspec.store.store import Store
@@ -148,7 +149,7 @@ def _draft_of(pair: str | None, file: str | None) -> Path:
 
 
 def _path(pair: str | None, file: str | None) -> Path:
-    """Where the draft lies, or lay."""
+    """Where the draft lies, or lay in the store. Raises `click.UsageError` for a pair without a draft."""
     from localspec.pairs.catalogue import pair as find_pair
     from localspec.store.store import Store
 

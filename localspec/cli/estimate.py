@@ -65,7 +65,7 @@ def estimate(
     yes: bool,
     offline: bool,
 ) -> None:
-    """Estimate the speedup of drafting by draft length, and the acceptance from which on it pays.
+    """Estimate the speedup of drafting by draft length, and the acceptance above which it pays.
 
     With --cost-ratio nothing is loaded. Otherwise the costs are those measured for PAIR on this machine. Drafted tokens
     are taken to stand independently of each other, which real ones do not: a bench has the last word.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_pair_files(store: Store) -> None:
-    """A sentence for each pair file of one's own, or pinned reference, that is not used."""
+    """Warn, in a sentence each, of the user's pair files and pinned references that are not used."""
     from localspec.pairs.catalogue import warnings
     from localspec.pairs.pins import Pins
 
@@ -40,7 +40,7 @@ def formats(held: Holding) -> str:
 
 
 def described(held: Holding, store: Store, calibrated: Collection[tuple[str, int]]) -> dict[str, object]:
-    """Everything, ready for JSON."""
+    """Everything that is known of a pair, ready for JSON."""
     from localspec.pairs.catalogue import own_path
 
     pair = held.pair

@@ -39,7 +39,7 @@ def import_files(
 ) -> None:
     """Take GGUF files that were downloaded elsewhere into localspec's folder.
 
-    Files of known pairs are recognised by their sha256. For others --name makes a pair of one's own, target first,
+    Files of known pairs are recognised by their sha256. For others --name makes a pair of your own, target first,
     draft second. They are hard-linked where the disk allows it, which takes no room, else copied; the originals stay.
     """
     from localspec.cli.pulling import progress_display

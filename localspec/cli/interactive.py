@@ -73,7 +73,10 @@ class Chat:
                     say(f"error: {error.message}\n{MAKE_ROOM if full else error.remedy}".rstrip())
 
     def handle(self, line: str) -> None:
-        """One entry. Raises `LocalspecError` for a question that got no answer; its turn is then dropped."""
+        """Handle one entry, a command or a question.
+
+        Raises `LocalspecError` for a question that got no answer; its turn is then dropped.
+        """
         if not line.strip():
             return
         if line.startswith("/") and not line.startswith("//"):

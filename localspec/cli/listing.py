@@ -26,10 +26,10 @@ HEADINGS = (
 @click.command(name="list", short_help="List model pairs: size, on disk, last used.")
 @json_option
 def list_pairs(as_json: bool) -> None:
-    """List the model pairs that can be run, models pulled from a hub by name, and what of them is on this disk.
+    """List the model pairs that can be run, models pulled from a hub by name, and how much of them is on this disk.
 
-    PREPARED is the size of the faster copies of the draft made for this machine; CALIBRATED says whether what passes
-    cost was measured here. `localspec show NAME` tells more about one.
+    PREPARED is the size of the faster copies of the draft made for this machine; CALIBRATED says whether the cost of
+    passes was measured here. `localspec show NAME` tells more about one.
     """
     from localspec.engine.measured_costs import calibrated_files
     from localspec.store.holding import holding
@@ -50,7 +50,7 @@ def list_pairs(as_json: bool) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
-    """Lines of a table whose first row holds the headings; a block a row where `columns` are too few for it."""
+    """Lines of a table whose first row holds the headings; one block per row where `columns` are too few."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -1,4 +1,4 @@
-"""`localspec pull`: a pair onto this disk."""
+"""`localspec pull`: a pair, or a hub's model, onto this disk."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Consent:
-    """What may be done without asking: `yes` to everything; whether the network and chatter are unwanted."""
+    """What may be done unasked. yes: everything. offline: nothing on the network. quiet: only errors and notices."""
 
     yes: bool
     offline: bool
@@ -41,7 +41,7 @@ def open_engine(options: ModelOptions, notify: Callable[[str], None], **further:
 
 
 def _paths(options: ModelOptions) -> tuple[Path, Path | None]:
-    """Where the models lie that the options name without a pair."""
+    """Paths of target and draft where the options name models, not a pair. Raises `NotDownloaded`."""
     from localspec.hub.hubmodels import paths_on_disk
     from localspec.pairs.reference import Reference
     from localspec.store.store import Store
@@ -83,7 +83,7 @@ def _find(options: ModelOptions) -> None:
 
 
 def open_quietly(options: ModelOptions, consent: Consent, **further: Any) -> LLM:
-    """Load in a thread of its own: no spinner, and warnings as lines. further: arguments for `open_engine`."""
+    """Like `open_engine`, for any thread: no spinner, and warnings as lines. further: arguments for `open_engine`."""
     llm = open_engine(options, _keep_quiet if consent.quiet else _tell, **further)
     for warning in llm.warnings:
         say(f"warning: {warning}")
@@ -141,7 +141,7 @@ def _may_pull(missing: NotDownloaded, consent: Consent) -> bool:
 
 
 def _what(missing: NotDownloaded) -> str:
-    """What is missing and its size, which for a hub's models that are not pinned yet the hub knows."""
+    """What is missing and how large it is; for hub models that are not pinned yet, the hub is asked."""
     references = _references(missing)
     if not references:
         return missing.message
@@ -155,7 +155,7 @@ def _what(missing: NotDownloaded) -> str:
 
 
 def _references(missing: NotDownloaded) -> tuple[Reference, ...]:
-    """The hub's models that are missing, with those that belong to them; () where it is a pair."""
+    """The references of the hub models asked for, of which one at least is missing; () for a pair."""
     references = missing.data.get("references", ())
     assert isinstance(references, tuple)
     return references

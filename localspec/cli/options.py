@@ -60,7 +60,7 @@ GPU_LAYERS = WordOrCount("auto", "all")
 
 @dataclass(frozen=True)
 class _Option:
-    """A decorator that adds an option, and can be had with other settings."""
+    """A decorator that adds an option; `replace` makes one with other settings."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
@@ -76,7 +76,7 @@ class _Option:
 
     @property
     def default(self) -> Any:
-        """Its value where a command does not have it."""
+        """The parameter's value in commands that leave the option out."""
         empty = () if self.settings.get("multiple") else False if self.settings.get("is_flag") else None
         return self.settings.get("default", empty)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def history_path() -> Path:
-    """LOCALSPEC_HOME where it is set, else the user's state folder. Raises `StoreError`."""
+    """The history file: in LOCALSPEC_HOME where it is set, else in the user's state folder. Raises `StoreError`."""
     from platformdirs import user_state_path
 
     from localspec.system.home import home_folder

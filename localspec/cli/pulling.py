@@ -1,4 +1,4 @@
-"""Downloads a pair while showing how far it is: bars on a terminal, a line now and then elsewhere."""
+"""Downloads models while showing how far it is: bars on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES_PER_PHASE = 10
 def pull_pair(
     name: str, *, source: str = "auto", offline: bool = False, quiet: bool = False
 ) -> tuple[Path, Path | None]:
-    """Fetch what is missing of the pair; its target and draft files. Raises what `hub.pull.pull` raises."""
+    """Fetch what is missing of the pair; returns its target and draft. Raises what `hub.fetching.pull` raises."""
     from localspec.hub.fetching import pull
     from localspec.pairs.catalogue import pair
     from localspec.store.store import Store
@@ -39,8 +39,10 @@ def pull_hub_models(
     quiet: bool = False,
     update: bool = False,
 ) -> tuple[Path, Path | None]:
-    """Fetch and pin what is missing of a hub's model, or of two: target and draft. Raises what
-    `hub.hubmodels.pull_references` raises."""
+    """Fetch and pin what is missing of a hub's model, or of two: target and draft. Returns their paths.
+
+    Raises what `hub.hubmodels.pull_references` raises.
+    """
     from localspec.hub.hubmodels import command_words, pull_references
     from localspec.store.store import Store
 

@@ -1,4 +1,4 @@
-"""`localspec rm`: a pair off this disk."""
+"""`localspec rm`: a pair, or a hub's model, off this disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def remove(name: str, yes: bool) -> None:
     """Remove the model pair, or org/repo:quant, NAME from this disk, with what was prepared from its draft.
 
-    Files that another one needs stay, and so do files of one's own where they lie. A pair that was made with
+    Files that another pair needs stay, and so do your own files where they lie. A pair that was made with
     `localspec add` or `import` is forgotten too.
     """
     from localspec.hub.hubmodels import remove_reference
@@ -48,7 +48,7 @@ def remove(name: str, yes: bool) -> None:
 
 
 def _remove(pair: Pair, store: Store) -> tuple[int, bool]:
-    """Bytes freed, and whether it was a pair of one's own."""
+    """Bytes freed, and whether it was a pair of the user's own."""
     from localspec.store.own import forget_pair
 
     kept = [path for piece in pair.pieces for path in piece.local_paths if path.is_file()]

@@ -92,7 +92,7 @@ def _target(text: str, offline: bool, store: Store) -> Target:
 
 
 def _catalogued(name: str, size: int) -> ModelFile | None:
-    """The catalogue's target of that name and size, or None: the draft is judged by metadata all the same."""
+    """The catalogue's target of that name and size, or None; drafts are judged by metadata in either case."""
     from localspec.pairs.catalogue import pairs
 
     return next((p.target for p in pairs() if (p.target.file, p.target.bytes) == (name, size)), None)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from localspec.cli.terminal import is_terminal, printable
 
 WIDE = 120
-"""Columns where nobody's window limits them."""
+"""Columns where no window limits them."""
 
 
 def show_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", err: bool = False
 ) -> None:
-    """Print a table on standard output or, with `err`, on standard error; all columns but the first to the right."""
+    """Print a table on standard output or, with `err`, on standard error; columns after the first are right-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

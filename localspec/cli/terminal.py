@@ -39,7 +39,7 @@ def flushed_output() -> Iterator[None]:
 
 
 def drop_output() -> bool:
-    """What a failing stream still holds goes nowhere, so that the exit stays quiet; whether standard output fails."""
+    """Discard what failing streams still hold, so that the exit is quiet; returns whether standard output fails."""
     failing = _dropped(sys.stdout)
     _dropped(sys.stderr)
     return failing
@@ -92,9 +92,9 @@ _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
 
 
 def say(text: str, *, dim: bool = False) -> None:
-    """One line on standard error, where that can be written: an answer goes on without it."""
+    """One line on standard error. If that cannot be written, nothing is raised: an answer goes on without it."""
     with contextlib.suppress(OSError):
-        if _spinning:  # it would be written behind the spinner
+        if _spinning:  # a plain line would land behind the spinner
             _spinning[-1].print(printable(text), style="dim" if dim else None, soft_wrap=True, **_PLAIN)
             return
         click.echo(click.style(printable(text), dim=True) if dim else printable(text), err=True)

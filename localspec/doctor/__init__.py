@@ -1,1 +1,1 @@
-"""What is in order on this machine and what is not. Works where half of what localspec needs is missing."""
+"""What is in order on this machine and what is not, even where half of what localspec needs is missing."""

@@ -26,7 +26,7 @@ _MAC_X86 = {
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, bool] | None:
     """llama.cpp's name of a feature -> whether the processor has it; None where that cannot be read.
 
-    Names that are not in the answer are not about the processor (or not known here).
+    Names that are not in the result are not about the processor, or not known here.
     """
     if sys.platform == "darwin":
         return _mac()

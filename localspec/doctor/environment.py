@@ -20,7 +20,7 @@ _SHOWN = (
 
 
 def check_environment() -> Iterator[Finding]:
-    """Those of localspec, misspelt ones, and others that matter. Never a secret: addresses lose their passwords."""
+    """Findings on localspec's own variables, misspelt ones, and others that matter; addresses lose their passwords."""
     topic = "variables"
     for name in sorted(name for name in os.environ if name.startswith("LOCALSPEC_") and name not in KNOWN):
         close = difflib.get_close_matches(name, KNOWN, n=1)

@@ -28,7 +28,7 @@ class Finding:
     data: dict[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
+        """The finding, ready for JSON."""
         return {
             "topic": self.topic,
             "status": self.status.value,
@@ -39,15 +39,15 @@ class Finding:
 
 
 def ok(topic: str, fact: str, **data: object) -> Finding:
-    """In order."""
+    """A finding that something is in order. data: the facts behind it, ready for JSON."""
     return Finding(topic, Status.OK, fact, "", data)
 
 
 def note(topic: str, fact: str, remedy: str = "", **data: object) -> Finding:
-    """Worth knowing."""
+    """A finding that is worth knowing."""
     return Finding(topic, Status.NOTE, fact, remedy, data)
 
 
 def problem(topic: str, fact: str, remedy: str, **data: object) -> Finding:
-    """Something will fail."""
+    """A finding that something will fail."""
     return Finding(topic, Status.PROBLEM, fact, remedy, data)

@@ -20,7 +20,7 @@ _LEAST_ROOM = 1 << 30
 
 
 def check_store(home: Path | None = None) -> Iterator[Finding]:
-    """Its format, whether its folders can be read and written, and what lies in it. Makes no folder."""
+    """The store's format, whether its folders can be read and written, and what lies in it. Makes no folder."""
     topic = "store"
     folder = default_home() if home is None else home
     try:
@@ -84,7 +84,7 @@ def check_cache() -> Iterator[Finding]:
 
 
 def _places(folder: Path) -> Iterator[Path]:
-    """The folder and what localspec keeps in it, or what it would be made in."""
+    """The folder, or the one that it would be made in, and localspec's folders inside it."""
     yield _existing(folder)
     for name in ("files", "partial", "locks", "prepared", "calibration", "strict", "references", "pairs"):
         if (folder / name).exists():
@@ -92,7 +92,7 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _fault(place: Path) -> str | None:
-    """Why the folder cannot be used, found by using it."""
+    """Why the folder cannot be used, found by using it; None if it can."""
     try:
         if not place.is_dir():
             return f"{place} is in the way: it is not a folder."

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from localspec.compute.library import Library
 
 SECONDS = 60.0
-"""Given to each library."""
+"""Given to the probe of each library."""
 _WINDOWS = {0xC000001D: "SIGILL", 0xC0000005: "access violation", 0xC0000409: "SIGABRT"}
-"""What Windows tells a parent, under the names of elsewhere."""
+"""Exit codes of crashed processes on Windows -> the names that other systems use."""
 _WORTH_HAVING = ("AVX", "AVX2", "FMA", "F16C", "DOTPROD", "MATMUL_INT8")
 """Features whose lack in the build costs a quantized model much of its speed."""
 
 
 def check_library(seconds: float = SECONDS) -> Iterator[Finding]:
-    """Probes in a child process, which is given that time."""
+    """Findings on each compute library, probed in a child process that gets `seconds`."""
     for library in libraries():
         probe = library.probe(seconds)
         yield _version(library, probe.version)
@@ -69,7 +69,7 @@ def _running(library: Library, probe: Probe, seconds: float) -> Finding:
 
 
 def _ending(probe: Probe, seconds: float, rebuild: str) -> tuple[str, str]:
-    """Sentence and remedy for a child that did not come to its end."""
+    """Sentence and remedy for a child that did not finish."""
     while_ = {"load": "while it was loaded", "ask": "when asked for its devices"}.get(
         probe.stage, "before it was loaded"
     )

@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.5
 
 
 def check_memory() -> Iterator[Finding]:
-    """Total and free, against what the default pair takes."""
+    """Total and free memory, against what the default pair takes."""
     total, free, needed = total_memory(), free_memory(), pair(DEFAULT_PAIR).bytes
     fact = f"{readable(free)} free of {readable(total)}"
     if container_limit() is not None and container_limit() == total:
@@ -30,7 +30,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_load() -> Iterator[Finding]:
-    """What other programs take of the processor at this moment: speeds measured meanwhile are wrong."""
+    """How busy other programs keep the processor now: speeds measured meanwhile are wrong."""
     import psutil
 
     share = psutil.cpu_percent(interval=_LOOK_SECONDS) / 100

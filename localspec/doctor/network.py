@@ -15,7 +15,7 @@ HUB, INDEX = "Hugging Face", "package index"
 
 
 def check_network(offline: bool) -> Iterator[Finding]:
-    """Both sources of the default pair. Where neither can be used it is a problem; one alone is enough."""
+    """Both sources of the default pair. One is enough: only when neither can be used is that a problem."""
     file = pair(DEFAULT_PAIR).files[-1]
     if offline:
         yield ok(HUB, "not asked, because of --offline", asked=False)

@@ -18,7 +18,7 @@ NEEDED = (
 
 
 def check_python() -> Iterator[Finding]:
-    """Its version and word size, and whether the packages are there."""
+    """The version and word size of Python, and whether the packages are there."""
     yield ok("localspec", f"localspec {__version__}", version=__version__)
     yield _interpreter(sys.version_info[:3], sys.maxsize > 1 << 32)
     missing = [name for name in NEEDED if not _is_there(name)]
@@ -44,7 +44,7 @@ def _interpreter(version: tuple[int, ...], wide: bool) -> Finding:
 
 
 def _is_there(name: str) -> bool:
-    """Without importing it: a package that breaks on import says so where it is used."""
+    """Whether a package is there, without importing it: one that breaks on import says so where it is used."""
     if name in sys.modules:
         return sys.modules[name] is not None
     try:

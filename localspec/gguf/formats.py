@@ -1,4 +1,4 @@
-"""Which number formats a file's weights are in, and what they would take in another."""
+"""Which number formats a file's weights are in, and how large they would be in another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def elements_by_type(path: Path) -> Mapping[str, int]:
 
 
 def bytes_in_format(num_elements: int, format_name: str) -> int:
-    """What that many weights take in the format."""
+    """Bytes that `num_elements` weights take in a format, by ggml's name. Raises KeyError for an unknown one."""
     sizes = {name: (block, size) for name, block, size in TENSOR_TYPES.values()}
     block, size = sizes[format_name.upper()]
     return num_elements * size // block

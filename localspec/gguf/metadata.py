@@ -39,6 +39,7 @@ class Metadata:
     tokens: the bytes of each vocabulary entry as the tokenizer spells it, by id.
     token_types: one byte each (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte), or b"".
     bos_id, eos_id, add_bos, add_eos: with llama.cpp's defaults where the file is silent.
+    n_vocab: tokens of the vocabulary. n_ctx_train: tokens of context trained for. n_embd: width of a hidden state.
     key_values: every scalar of the file.
     """
 

@@ -39,7 +39,7 @@ def part_name(name: str) -> PartName | None:
 
 
 def count_of(header: GGUFHeader) -> int:
-    """How many parts the model has that this is the header of; 1 for a whole file."""
+    """How many parts the model of this header has; 1 for a whole file. Raises GGUFFault."""
     return _number(header, "split.count", 1)
 
 

@@ -12,7 +12,7 @@ MAX_DIMS = 4
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I64", "Q8_1", "Q8_K"})
 """Formats of intermediate results and tables: llama.cpp ends the process over a weight in one of them."""
 _ADDED = ("norm.weight", ".bias", "ssm_a", "ssm_conv1d.weight")
-"""Like every vector these are added or multiplied element by element, which the CPU does in F32 alone."""
+"""Like vectors, these are added or multiplied element by element, which the CPU does in F32 only."""
 _MAX_ELEMENTS = (1 << 63) - 1
 
 
@@ -47,7 +47,7 @@ def tensor_size(name: str, shape: tuple[int, ...], kind: int) -> tuple[str, int]
 
 
 def _check_type(name: str, shape: tuple[int, ...], type_name: str) -> None:
-    """Every such file is one that no converter writes."""
+    """Raises GGUFFault for a type that no converter gives such a tensor."""
     is_table = "tid2eid" in name  # of the experts for each token
     if type_name in _NO_WEIGHTS or (type_name == "I32" and not is_table):
         raise GGUFFault(f"the tensor {name!r} has the type {type_name}, which no weights have")
@@ -59,10 +59,7 @@ def _check_type(name: str, shape: tuple[int, ...], type_name: str) -> None:
 
 
 def check_layout(tensors: Sequence[TensorInfo], alignment: int, *, available: int) -> None:
-    """The tensors lie one behind the other, as llama.cpp demands, within the `available` bytes of data.
-
-    Raises GGUFFault.
-    """
+    """Raises GGUFFault unless the tensors lie one behind the other, as llama.cpp demands, in `available` bytes."""
     expected = 0
     for tensor in tensors:
         if tensor.offset != expected:

@@ -117,9 +117,10 @@ class TokenizerFacts:
 
 
 def tokenizer_facts(scalars: dict[str, Scalar], tokens: tuple[bytes, ...], types: bytes) -> TokenizerFacts:
-    """types: the array of token types, 32-bit numbers.
+    """The tokenizer that a file's key-values describe. types: the array of token types, 32-bit numbers, or b"".
 
-    Raises GGUFFault where there is no tokenizer, or one on which llama.cpp would end the process."""
+    Raises GGUFFault where there is no tokenizer, or one on which llama.cpp would end the process.
+    """
     model, pre = scalars.get("tokenizer.ggml.model"), scalars.get("tokenizer.ggml.pre", "")
     if not isinstance(model, str) or model in ("", "none", "no_vocab"):
         raise GGUFFault("it has no tokenizer (tokenizer.ggml.model)")
@@ -146,7 +147,7 @@ def special_texts(tokens: tuple[bytes, ...], token_types: bytes) -> frozenset[st
     """Texts that would become a control token if a prompt were tokenized with special tokens parsed.
 
     Control tokens by type, and those that llama.cpp takes for one by name. User-defined tokens (`<think>`,
-    `<tool_call>`) are ordinary text to their own tokenizers and stay it here.
+    `<tool_call>`) are ordinary text to their own tokenizers and stay so here.
     """
     found = {tokens[match.start()] for match in _UNKNOWN_OR_CONTROL.finditer(token_types)}
     found |= _CONTROL_BY_NAME.intersection(tokens)

@@ -1,4 +1,4 @@
-"""A part without recursion as positions: which character stands where, and what may stand behind it."""
+"""A part of a grammar without recursion, as positions: which character stands where, and what may stand behind it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.grammar.chars import Ranges, lead_bytes, overlap
 from localspec.grammar.nodes import Alt, Chars, Lexeme, Node, Ref, Repeat, Seq
 
 COUNTED = 4
-"""Longer repetitions are taken to go on without end: more texts than there are, so more care than is needed."""
+"""Longer repetitions count as endless. That allows more texts than there are, so checks err on the safe side."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Automaton:
     def overrun(self, longer: Automaton, following: int, budget: int) -> tuple[bool, int]:
         """Whether a text of this one, with a byte of `following` behind it, may look like the start of one of `longer`.
 
-        Also returns how many of the `budget` steps are left; none: it was not found out.
+        following: bytes as bits. Also returns how many of the `budget` steps are left; 0: it was not found out.
         """
         seen: set[tuple[int, int]] = set()
         pairs: list[tuple[int, int]] = []
@@ -109,7 +109,7 @@ def _add(automaton: Automaton, node: Node, rules: Mapping[str, Node]) -> _Part:
 
 
 def _chained(automaton: Automaton, items: list[tuple[Node, bool]], rules: Mapping[str, Node]) -> _Part:
-    """Items one after the other; True beside one: it may be missing."""
+    """Add items one after the other; True beside an item: it may be missing."""
     empty, first, last = True, set[int](), set[int]()
     for item, optional in items:
         item_empty, item_first, item_last = _add(automaton, item, rules)

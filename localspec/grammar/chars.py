@@ -32,7 +32,7 @@ def complement(ranges: Ranges) -> Ranges:
 
 @lru_cache(maxsize=4096)
 def overlap(left: Ranges, right: Ranges) -> bool:
-    """Whether they have a character in common."""
+    """Whether the two sets have a character in common."""
     return any(low <= high2 and low2 <= high for low, high in left for low2, high2 in right)
 
 

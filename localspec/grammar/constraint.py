@@ -34,8 +34,8 @@ MOST_LEXER_STATES = 50_000
 """Each takes one or two kilobytes; the library's own limit is five times as many."""
 
 NO_FORCING = '%llguidance {"no_forcing": true}\n'
-"""Allow every token that fits. The library would else allow, where the text is certain, only the tokens it would
-itself write it in, and the answer would depend on how it cuts texts into tokens."""
+"""Allow every token that fits. Where the text is certain, the library would otherwise allow only the tokens that it
+would use itself, and the answer would depend on how it cuts text into tokens."""
 
 _building = threading.Lock()
 
@@ -66,7 +66,7 @@ def token_constraint(
 def check_constraint(
     *, grammar: str | None = None, json_schema: Mapping[str, Any] | str | bool | None = None
 ) -> None:
-    """Raise the `InvalidRequest` of `token_constraint` that needs no model: before one is loaded."""
+    """Raise those `InvalidRequest`s of `token_constraint` that need no model, so before one is loaded."""
     if grammar is None and json_schema is None:
         return
     notations, field = _notations(grammar, json_schema)
@@ -76,7 +76,7 @@ def check_constraint(
 
 
 def _notations(grammar: object, json_schema: object) -> tuple[list[str], str]:
-    """The one of both that is given, in the library's notation, and its name."""
+    """The one of the two that is given, in the library's notation, and the option's name."""
     if grammar is not None and json_schema is not None:
         raise InvalidRequest(
             "grammar and json_schema both say what the answer must look like.",
@@ -145,7 +145,7 @@ def _schema_text(schema: object) -> str:
                 "It must be an object, or true for any JSON.",
                 name="json_schema",
             )
-        # Under this key the library looks for options; what the caller has put there goes before.
+        # Under this key the library looks for options; what the caller has put there takes precedence.
         options = DEFAULTS | dict(value.get(OPTIONS, {}))
         text = json.dumps({**value, OPTIONS: options}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

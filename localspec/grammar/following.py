@@ -11,7 +11,10 @@ from localspec.grammar.nodes import Alt, Chars, Lexeme, Node, Ref, Repeat, Rules
 
 
 def following_bytes(rules: Rules, automaton: Callable[[Node], Automaton]) -> dict[Node, int]:
-    """For each lexeme and each character on its own: the first bytes of what may come behind it, as bits."""
+    """For each lexeme and each character on its own: the first bytes of what may come behind it, as bits.
+
+    automaton: makes the automaton of a node.
+    """
     begins = dict.fromkeys(rules, (False, 0))
     while (known := {name: _begin(body, begins, automaton) for name, body in rules.items()}) != begins:
         begins = known

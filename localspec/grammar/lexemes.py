@@ -3,7 +3,7 @@
 That lexer takes the longest match: while one of the lexemes wanted can go on with the next byte, none ends there. A
 grammar in GBNF knows no such rule. Both agree where the byte behind a finished lexeme never continues another one,
 and this is checked for every two of them; a part that fails is taken apart, down to single characters, which always
-agree: they do not go on. Whole parts matter for speed: what the lexer has read before it looks up.
+agree: they do not go on. Whole parts matter for speed: the lexer looks up what it has read before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from localspec.grammar.nodes import (
 from localspec.grammar.rules import flat_rules
 
 MOST_POSITIONS = 600
-"""Characters in a lexeme that is compared with others, repetitions written out where their automaton counts them."""
+"""Characters of a lexeme that is compared with others, with the repetitions that its automaton counts written out."""
 MOST_CHARACTERS = 200_000
 """Characters of a lexeme written as a regular expression."""
 DEEPEST = 100
@@ -40,7 +40,7 @@ MOST_STEPS = 400_000
 
 @dataclass(frozen=True)
 class Size:
-    """Of a part without recursion, written out: positions, characters as a regular expression, depth."""
+    """The size of a part without recursion, written out: positions, characters as a regular expression, depth."""
 
     positions: int
     characters: int
@@ -48,7 +48,7 @@ class Size:
 
     @property
     def writable(self) -> bool:
-        """Whether a regular expression of it is read by the library."""
+        """Whether the library reads it as a regular expression."""
         return self.positions > 0 and self.characters <= MOST_CHARACTERS and self.depth <= DEEPEST
 
     @property
@@ -58,7 +58,7 @@ class Size:
 
 
 def by_lexemes(rules: Rules) -> dict[str, Node]:
-    """The rules in use, their parts without recursion made lexemes as far as that is exact."""
+    """The rules in use, with parts without recursion made into lexemes as far as that is exact."""
     return _Grouping(rules).grouped() if len(rules) <= MOST_RULES else by_characters(rules)
 
 
@@ -143,7 +143,7 @@ class _Grouping:
             yield tuple(run)
 
     def _in_the_way(self, rules: Rules) -> set[Node]:
-        """Bodies of lexemes that may end where another one goes on, and of those."""
+        """Bodies of lexemes that may end where another one goes on, and of those others."""
         following = following_bytes(rules, self._automaton)
         longer = [(node, self._automaton(node)) for node in following if isinstance(node, Lexeme)]
         self._steps -= len(following) * len(longer)

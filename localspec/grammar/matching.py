@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 Answer = TypeVar("Answer")
 
 KEPT_MASKS = 64
-"""Masks of the last prefixes; a round asks for one a row, the draft and the target for the same ones."""
+"""Masks kept for the last prefixes: a round asks for one per row, and draft and target ask for the same ones."""
 
 LONGEST_REASON = 300
 _PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to (compile JSON schema|parse \"%json\"): )?")
@@ -36,8 +36,8 @@ class GrammarConstraint:
     One matcher is moved from answer to answer: back to what they share, then on. Nothing may follow an answer that
     the grammar does not allow.
     matcher: at its start. field: the option it came from, named in errors.
-    `allowed` raises `NoTokenLeft` where the library cannot follow the grammar, which has become too complex, or no
-    token fits. Drafts then end there: whether the answer gets to that point is the target's affair.
+    `allowed` raises `NoTokenLeft` where the grammar has become too complex for the library, or no token fits. Drafts
+    then end there: whether the answer gets that far is up to the target.
     """
 
     def __init__(self, matcher: LLMatcher, table: TokenTable, field: str) -> None:
@@ -54,7 +54,7 @@ class GrammarConstraint:
         self._nothing = _read_only(np.zeros(len(table), dtype=bool))
 
     def allowed(self, answer: Sequence[int]) -> Mask:
-        """Mask (V,) of the ids that may follow; read-only. All ends of generation where the answer may end."""
+        """Boolean mask (V,) of the ids that may follow; read-only. All ends of generation where the answer may end."""
         with self._lock:
             return self._allowed(list(answer))
 
@@ -88,7 +88,7 @@ class GrammarConstraint:
         return 0
 
     def likely(self, answer: Sequence[int], limit: int) -> tuple[int, ...]:
-        """The longest pieces of the text that must follow; the last one may yet grow, and is left out."""
+        """At most `limit` ids: the text that must follow, in longest pieces. The last may yet grow, and is left out."""
         text = list(answer)
         if not self._table.eog.isdisjoint(text):
             return ()
@@ -164,7 +164,7 @@ class GrammarConstraint:
         return bits
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """What the matcher says, which after an error means nothing: then it starts anew."""
+        """What the matcher says. After an error that means nothing: it starts anew, and `NoTokenLeft` is raised."""
         answer = question()
         if self._matcher.is_error():
             reason = first_sentence(self._matcher.get_error())
@@ -182,7 +182,7 @@ class GrammarConstraint:
 
 
 def first_sentence(text: str) -> str:
-    """What the library says is wrong, without where in its own notation, and without the state it prints below."""
+    """What the library says is wrong, without the place in its own notation or the state that it prints below."""
     lines = [" ".join(line.split()) for line in text.strip().splitlines()] or ["no reason given"]
     # An error in a regular expression is announced in the first line and told in a later one.
     details = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]

@@ -24,14 +24,14 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Seq:
-    """One after the other; none of them: the empty text."""
+    """The items one after the other; without items, the empty text."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alt:
-    """One of them."""
+    """Any one of the options."""
 
     options: tuple[Node, ...]
 
@@ -78,5 +78,5 @@ def references(node: Node) -> Iterator[str]:
 
 
 def sequence(items: tuple[Node, ...]) -> Node:
-    """One item stands for itself."""
+    """The items as one node; a single item stands for itself."""
     return items[0] if len(items) == 1 else Seq(items)

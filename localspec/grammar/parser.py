@@ -31,7 +31,7 @@ def parse_gbnf(text: str) -> dict[str, Node]:
 
 
 class _Parser:
-    """Where the reading stands."""
+    """A position in the text, and the methods that read on from it."""
 
     def __init__(self, text: str) -> None:
         self._text = text

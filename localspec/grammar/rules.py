@@ -1,4 +1,4 @@
-"""What can be said about the rules of a grammar before it is used."""
+"""Checks of a grammar's rules before it is used, and which of them are without recursion."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ class TokenTable:
 
     @cached_property
     def tokenizer(self) -> LLTokenizer:
-        """The library's view of it, shared by all grammars: takes a second for 150,000 ids."""
+        """The library's view of it, shared by all grammars: takes a second for 150,000 ids.
+
+        Raises `MissingPackage` without llguidance.
+        """
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ImportError as error:
@@ -77,7 +80,7 @@ class TokenTable:
 
 
 class _Vocabulary:
-    """What the library asks a tokenizer for. No reference to a model: its objects escape the garbage collector."""
+    """What the library asks a tokenizer for. It refers to no model: the library's objects escape garbage collection."""
 
     bos_token_id = None
 
@@ -95,7 +98,7 @@ _tables: weakref.WeakKeyDictionary[Vocabulary, TokenTable] = weakref.WeakKeyDict
 
 
 def table_of(vocabulary: Vocabulary) -> TokenTable:
-    """The vocabulary as a grammar sees it, made once: text is what an answer shows of each id."""
+    """The vocabulary as a grammar sees it, made once. The text of an id is what an answer shows of it."""
     table = _tables.get(vocabulary)
     if table is None:
         pieces = [vocabulary.piece(token) for token in range(vocabulary.n_vocab)]

@@ -1,4 +1,4 @@
-"""What a pair of one's own is made of: a file on this disk, or one in a hub repository."""
+"""The models of a pair that a user makes: each a file on this disk, or one in a hub repository."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localspec.system.progress import ProgressCallback
 
 @dataclass(frozen=True)
 class Part:
-    """A model of a pair to be made. file: None while a file of this disk has not been hashed."""
+    """A model of a pair to be made. file: None until a file on this disk is hashed."""
 
     metadata: Metadata
     file: ModelFile | None
@@ -31,9 +31,9 @@ class Part:
 
 
 def part(text: str, store: Store, *, offline: bool) -> Part:
-    """The model that a user names: a path, or `org/repo:quant` of a hub, of which only the header is read.
+    """The model that a user names: a path, or `org/repo:quant` of a hub; there only the header is read.
 
-    Raises ModelFileError and what resolving a hub's name raises.
+    Raises ModelFileError, and what `finding.resolve` and `read_remote_metadata` raise for a hub's model.
     """
     path = Path(text)
     file = None if path.exists() else _of_a_hub(text, store, offline)

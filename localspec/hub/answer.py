@@ -20,7 +20,7 @@ class Broken(Exception):
 
 
 class NoRange(Broken):
-    """A part was asked for and the answer is no plain part: only the whole can be asked for."""
+    """The answer to a request for a part is not a plain part of the file: ask for the whole instead."""
 
 
 class Answer:
@@ -85,7 +85,7 @@ class Answer:
 
 
 def check_facts(etag: str | None, size: int | None, file: ModelFile, faults: HubFaults) -> None:
-    """Raises HashMismatch or DownloadError if what a hub says about a file is not the file wanted."""
+    """Raises HashMismatch or DownloadError if what a hub says about a file does not match the file wanted."""
     if etag and SHA256.fullmatch(etag) and etag != file.sha256:
         error = faults.wrong(f"has another {file.file}, with sha256 {etag[:12]}…")
         raise HashMismatch(error.message, error.remedy, **error.data, expected=file.sha256, actual=etag)

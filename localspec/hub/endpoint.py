@@ -39,7 +39,7 @@ def faults_of(file: str, source: HubSource, otherwise: str = OTHER_SOURCE) -> Hu
 
 
 def ask(faults: HubFaults, call: Callable[[], T], seconds: float | None = None) -> T:
-    """What `call` returns. Raises DownloadError for its exceptions, and if it takes longer (PROBE_SECONDS)."""
+    """What `call` returns. Raises DownloadError for any exception, and after `seconds` (None: PROBE_SECONDS)."""
     try:
         with _quiet():
             return within(PROBE_SECONDS if seconds is None else seconds, call)

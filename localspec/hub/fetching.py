@@ -144,7 +144,7 @@ class _Pull:
             self.store.accept(file, partial.path, report)
 
     def _append(self, file: ModelFile, source: Source, report: Reporter) -> bool:
-        """Makes the partial complete; whether its bytes came in one piece."""
+        """Completes the partial; returns whether its bytes came in one piece."""
         partial = self.store.partial(file)
         if isinstance(source, LocalSource):
             raise _lost(file, source)
@@ -167,7 +167,7 @@ class _Pull:
     def _account(self, error: DownloadError) -> DownloadError:
         here = [file.file for file in self.pair.pieces if self.store.path(file) is not None]
         missing = [file.file for file in self.pair.pieces if self.store.path(file) is None]
-        missing = missing or [str(error.data["file"])]  # it is there, and not what it was
+        missing = missing or [str(error.data["file"])]  # it is there, but no longer the file it was
         here = [name for name in here if name not in missing]
         there = f"; {' and '.join(here)} {'is' if len(here) == 1 else 'are'} there" if here else ""
         account = f"The pair {self.pair.name} is not complete: {' and '.join(missing)} missing{there}."
@@ -181,7 +181,7 @@ class _Pull:
 
 
 def _lost(file: ModelFile, source: LocalSource) -> FileMissing:
-    """Whoever gets here has looked at the file: it is not there, or not the one that was added."""
+    """The error for a file that was looked at before: it is gone, or no longer the one that was added."""
     where = Path(source.path)
     fault = "is no longer the file that was added" if where.is_file() else "is gone"
     return FileMissing(

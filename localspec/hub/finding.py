@@ -37,7 +37,7 @@ def resolve(reference: Reference, *, offline: bool = False, home: Path | None = 
 def find(
     reference: Reference, *, offline: bool = False, home: Path | None = None, update: bool = False
 ) -> Pair:
-    """Like `resolve`, as a pair without a draft. update: ask the hub also where it is pinned.
+    """Like `resolve`, as a pair without a draft. update: ask the hub even if it is pinned.
 
     Raises InvalidRequest (no quantization named, or several files have it; the message names those on offer),
     FileMissing (no such repository or quantization), AccessDenied, SourceUnreachable, OfflineError, StoreError.

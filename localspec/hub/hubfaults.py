@@ -19,7 +19,7 @@ OTHER_SOURCE = "Upgrade localspec, or choose another --source."
 class HubFaults:
     """Makes the errors of one file at one endpoint.
 
-    has_token: whether a token was sent; otherwise: what to do where the endpoint does not have it.
+    has_token: whether a token was sent; otherwise: what to do if the endpoint does not have the file.
     """
 
     def __init__(
@@ -32,20 +32,20 @@ class HubFaults:
         self._has_token = has_token
 
     def unreachable(self, fault: str, remedy: str = CONNECTION) -> SourceUnreachable:
-        """The endpoint does not do its work."""
+        """The endpoint does not answer, or not as it should. fault: the sentence after its name."""
         return self._make(SourceUnreachable, f"Hugging Face at {self._endpoint} {fault}.", remedy)
 
     def no_hub(self) -> SourceUnreachable:
-        """Something else answers there."""
+        """What answers there is not a model hub."""
         return self.unreachable("does not answer as a model hub does (a login page or a proxy?)")
 
     def wrong(self, fault: str) -> DownloadError:
-        """The endpoint has something else under this name."""
+        """The endpoint has something else under this name. fault: the sentence after its name."""
         message = f"Hugging Face at {self._endpoint} {fault}."
         return self._make(DownloadError, message, self._otherwise)
 
     def from_exception(self, error: Exception) -> DownloadError:
-        """For anything that huggingface_hub or its HTTP library raised."""
+        """The error for any exception of huggingface_hub or its HTTP library."""
         from huggingface_hub import errors as hub
 
         if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, AttributeError)):
@@ -63,7 +63,7 @@ class HubFaults:
         return self.unreachable(f"cannot be reached ({type(error).__name__}: {_first_line(error)})")
 
     def from_answer(self, status: int, headers: Mapping[str, str]) -> DownloadError:
-        """For an answer that is no success. A hub tells the reason in headers, so no body need be read."""
+        """The error for an answer with a failure status. A hub gives the reason in headers, so no body need be read."""
         repo = self._source.repo
         code = headers.get("X-Error-Code")
         if code == "GatedRepo":

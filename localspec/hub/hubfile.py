@@ -1,4 +1,4 @@
-"""One file of a repository as an endpoint has it: what is said of it, and its bytes by range."""
+"""One file of a hub repository: its facts as the endpoint states them, and its bytes by range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from huggingface_hub.file_download import HfFileMetadata
 
 MAX_FAILURES = 3
-"""A transfer that breaks so often without getting further is given up."""
+"""A transfer that breaks more often than this without getting further is given up."""
 
 
 class HubFile:
@@ -33,7 +33,7 @@ class HubFile:
         self._ranges = True
 
     def probe(self) -> None:
-        """Asks once, and briefly, whether the endpoint is there and has these bytes. Raises DownloadError."""
+        """Asks once, briefly, whether the endpoint is there and has these bytes. Raises DownloadError."""
         found = endpoint.ask(self.faults, self._metadata)
         if found.commit_hash is None:
             raise self.faults.no_hub()
@@ -41,9 +41,10 @@ class HubFile:
 
     @contextmanager
     def reading(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Bytes from `start` on, up to `stop` where the server minds: where they begin, and the chunks.
+        """Where the bytes begin, and their chunks: from `start` on and, if the server heeds it, only up to `stop`.
 
-        They begin at 0 if the server ignored the range. Raises DownloadError, and Broken also inside the block.
+        They begin at 0 if the server ignored the range. Raises DownloadError or Broken; reading the
+        chunks may raise Broken too.
         """
         start = start if self._ranges else 0
         with closing(self._open(start, stop)) as response:

@@ -18,7 +18,7 @@ from localspec.system.progress import ProgressCallback, readable
 
 
 def paths_on_disk(references: Sequence[Reference], store: Store) -> list[Path]:
-    """The files (of a split model the first) of a target's reference, or of a target's and a draft's.
+    """Paths for the references of a target, or of a target and its draft; for a split model, its first part.
 
     Opens no connection. Raises NotDownloaded with the pull command, StoreError.
     """
@@ -45,7 +45,7 @@ def command_words(references: Sequence[Reference]) -> str:
 
 
 def as_pair(references: Sequence[Reference], found: Sequence[Pair]) -> Pair:
-    """One pair of a target and perhaps a draft, which are pairs of their own here."""
+    """One pair of the target and perhaps the draft that `find` gave, each as a pair of its own."""
     draft = found[1].target if len(found) > 1 else None
     return replace(found[0], name=command_words(references), draft=draft)
 
@@ -61,8 +61,8 @@ def pull_references(
 ) -> tuple[Path, Path | None]:
     """Target and draft of one or two references, fetched where they are missing and pinned.
 
-    update: take what the repositories have now, and drop what was pinned before once that has come whole.
-    The rest is as for `pull`, and it raises what `find` and `pull` raise.
+    update: take what the repositories have now, and drop what was pinned before once the new files are complete.
+    The rest is as for `pull`. Raises what `find` and `pull` raise.
     """
     pins = Pins(store.home)
     found = [
@@ -84,7 +84,7 @@ def pull_references(
 
 
 def remove_reference(reference: Reference, store: Store) -> int:
-    """Removes its files, but not what something else here needs, and its pin; the bytes freed.
+    """Removes its pin, and its files unless something else here needs them. Returns the bytes freed.
 
     Raises StoreError.
     """

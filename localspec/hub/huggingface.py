@@ -14,7 +14,7 @@ from localspec.system.partial import Partial
 from localspec.system.progress import Reporter, readable
 
 PAUSE_SECONDS = 1.0
-# What a connection must bring before the count of failures starts again.
+# Bytes that a connection must bring before the count of failures starts again.
 GROUND = 1 << 18
 
 
@@ -28,7 +28,7 @@ class HubFetcher:
         self._down: SourceUnreachable | None = None
 
     def fetch(self, file: ModelFile, source: HubSource, partial: Partial, report: Reporter) -> bool:
-        """Appends to `partial` until it has all bytes; whether they came in one piece. Raises DownloadError."""
+        """Appends to `partial` until it has all bytes; returns whether they came in one piece. Raises DownloadError."""
         if self._down is not None:
             raise self._down
         try:

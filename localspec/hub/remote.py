@@ -58,7 +58,7 @@ class RemoteHeader:
         self._remote = remote
 
     def read_to(self, length: int) -> None:
-        """Reads on until `bytes` has that length. Raises DownloadError."""
+        """Reads on until `bytes` is at least `length` long. Raises DownloadError."""
         if not self.bytes:
             self._remote.probe()
         failures = 0

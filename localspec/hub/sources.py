@@ -31,6 +31,7 @@ def find(
 ) -> Found:
     """What `name_or_target` means: a GGUF file, an exported folder, `org/repo:quant`, or the name of a pair.
 
+    with_draft: whether the draft must be on disk too. home: localspec's folder, None for the default.
     Raises `InvalidRequest`, `UnknownPair`, `NotDownloaded`, `CatalogueError` or `StoreError`.
     """
     named = name_or_target if isinstance(name_or_target, str) else None
@@ -68,7 +69,7 @@ def find_folder(folder: StrPath, home: StrPath | None) -> Found:
 def find_files(target: StrPath, draft: StrPath | None, home: StrPath | None) -> Found:
     """GGUF files by their paths, made absolute: they may be loaded again when the working folder is another one.
 
-    Whether they are there is seen when they are read. Raises `InvalidRequest`.
+    Whether they exist shows when they are read. Raises `InvalidRequest`.
     """
     return Found(
         _absolute(checked_path("target", target)),
@@ -85,7 +86,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _is(kind: Callable[[], bool]) -> bool:
-    """What a path is; False where that cannot be seen, for reading it says why."""
+    """What `kind` says of a path; False if the system does not tell, since reading the path then says why."""
     try:
         return kind()
     except OSError:
@@ -93,5 +94,5 @@ def _is(kind: Callable[[], bool]) -> bool:
 
 
 def store_in(home: StrPath | None) -> Store:
-    """The store in that folder of localspec's; None: the default."""
+    """The store in the folder `home`; None: in the default one. Raises `StoreError`."""
     return Store(None if home is None else home_folder(home))

@@ -1,4 +1,4 @@
-"""What to judge: the facts of the models that a person names."""
+"""The metadata of the models that a user names, on this disk or on a hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def models_named(
     """The facts of a target and its draft; of a pair's name alone, both of its files.
 
     A name is that of a pair (its target is meant), a GGUF file's path, or `org/repo:quant`. What is not on disk is
-    looked at on its hub, without the weights. Raises ModelFileError for no usable model, and other LocalspecErrors.
+    read from its hub, without the weights. Raises ModelFileError for no usable model, and other LocalspecErrors.
     """
     store = store or Store()
     named = pair_named(target) if draft is None else None

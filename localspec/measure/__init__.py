@@ -1,1 +1,1 @@
-"""Measuring: what drafting gains on this machine, what it could gain, and what it should."""
+"""Measuring: what drafting gains on this machine, what it could and should gain, and that it changes no answer."""

@@ -31,10 +31,11 @@ Progress = Callable[[str, float], None]
 class Drafted:
     """One place of an answer: what becomes of the tokens drafted there.
 
-    drawn:     of a draft drawn from the draft model's own distribution.
-    best:      on the same rows, the chance that the target draws the draft's likeliest token: one number a row.
-    best_kept: the chance that the first i tokens stand of a draft of likeliest tokens, each compared with the target's
-               draw.
+    drawn:     for a draft drawn from the draft model's own distribution.
+    best:      on the same rows, the chance that the target draws the draft's likeliest token: one number
+               per drafted token.
+    best_kept: for a draft of likeliest tokens, each compared with the target's draw, the chance that its first i tokens
+               stand.
     """
 
     drawn: Kept
@@ -55,7 +56,7 @@ class Recorder:
     def run(
         self, prompts: Sequence[Prompt], progress: Progress = lambda label, share: None
     ) -> Iterator[tuple[str, list[Drafted]]]:
-        """For each prompt its scenario and what was recorded along its answers, one a turn."""
+        """For each prompt: its scenario, and what was recorded along its answers (one per turn)."""
         for index, prompt in enumerate(prompts):
             progress(f"{prompt.scenario}: prompt {index + 1} of {len(prompts)}", index / len(prompts))
             yield prompt.scenario, list(self._along(prompt, index))
@@ -70,12 +71,12 @@ class Recorder:
             with closing(self._llm.stream(ids, params=params, draft_tokens=0)) as chunks:
                 completion = [chunk.completion for chunk in chunks][-1]
             assert completion is not None, "the last chunk carries the completion"
-            answers.append(completion.text.replace("\0", ""))  # which no prompt may hold
+            answers.append(completion.text.replace("\0", ""))  # a prompt may hold no NUL
             yield from record(engine, params, ids, completion.ids, self._length)
 
 
 def check_length(engine: Engine, length: int) -> None:
-    """Raise `InvalidRequest` where so many tokens cannot be drafted by a model, or checked in one pass."""
+    """Raise `InvalidRequest` if there is no draft model, or so many tokens cannot be checked in one pass."""
     if engine.draft is None:
         raise InvalidRequest(
             f"There is no draft model to record: {engine.no_draft_reason or 'none was given'}.",
@@ -91,9 +92,9 @@ def check_length(engine: Engine, length: int) -> None:
 def record(
     engine: Engine, params: SamplingParams, prompt: Sequence[int], answer: Sequence[int], length: int
 ) -> Iterator[Drafted]:
-    """Draft `length` tokens behind the true text at every (length + 1)-th place of `answer`, from its end on.
+    """Draft `length` tokens behind the true text at every (length + 1)-th place of `answer`, from its end backwards.
 
-    params: with the seed of the drafts. Where context or vocabulary leave nothing to draft, a place is passed over.
+    params: with the seed of the drafts. A place where context or vocabulary leave nothing to draft is passed over.
     Uses the cells of both models; what the target's session holds of the text is not read again.
     """
     sequence = [*prompt, *answer]
@@ -121,7 +122,7 @@ class _Checker:
         self._drafter.prefill(sequence)
 
     def checked(self, place: int, length: int, sampler: Sampler) -> tuple[Draft, TargetRows]:
-        """A draft behind the first `place` ids, of which `sampler` shapes the draws, and the target's rows for it."""
+        """A draft behind the first `place` ids, drawn as `sampler` shapes it, and the target's rows for it."""
         prefix = self._sequence[:place]
         self._drafter.rollback(place - 1)
         randomness = RejectionRule(self._sampler.params.seed or 0).round(place)
@@ -134,7 +135,7 @@ class _Checker:
 
 
 def _chances_of_best(target_probs: Sequence[Distribution], draft: Draft) -> tuple[float, ...]:
-    """On the row of each drafted token, the target's probability of what the draft found likeliest."""
+    """For each drafted token, the target's probability of the token that the draft found likeliest there."""
     return tuple(
         float(target_probs[index].prob(best(draft.distribution(index)))) for index in range(len(draft.tokens))
     )

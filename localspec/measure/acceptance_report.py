@@ -14,12 +14,12 @@ Figure = dict[str, float | None]
 
 
 def figures(places: Sequence[Drafted]) -> dict[str, Any]:
-    """One scenario, or all of them together.
+    """The figures of one scenario, or of all together.
 
     acceptance:       the chance that one drafted token stands behind the true text.
     by_position:      the same for the i-th token of a draft, behind the i - 1 drafted before it.
     tokens_per_round: what stands of a draft and the token after it.
-    block_drawn:      tokens per round under block, by another way: E[tau] of each whole draft. Noisier, same mean.
+    block_drawn:      tokens per round under block, found another way: E[tau] of each whole draft. Noisier, same mean.
     block_gain:       block less rejection, place by place. Never negative.
     """
     return {

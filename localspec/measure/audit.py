@@ -25,8 +25,8 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """parts: of PARTS.             num_tokens: of each greedy and seeded answer.
-    runs: of each sampled test.     prefixes, seeded: prompts of the sampled tests and of the seeded answers.
+    """parts: names out of PARTS. num_tokens: of each greedy and seeded answer.
+    runs: of each sampled test. prefixes, seeded: how many prompts for the sampled tests and the seeded answers.
     """
 
     parts: tuple[str, ...] = PARTS
@@ -47,7 +47,7 @@ class Audit:
         self._progress = progress
 
     def run(self, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Part]]:
-        """Each part's name and what it found, when it is done. prompts: at least one.
+        """Each part's name and what it found, as soon as it is done. prompts: at least one.
 
         Raises `PromptTooLong` at once for one that the context cannot hold.
         """

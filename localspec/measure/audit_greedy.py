@@ -1,4 +1,4 @@
-"""Greedy identity: the text with drafts is the text without."""
+"""Greedy identity: the text with drafts is the text without them."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ class GreedyAudit:
 
 
 def answer_of(completion: Completion) -> Answer:
-    """What two answers are compared by."""
+    """The part of a completion by which answers are compared."""
     return Answer(completion.ids, completion.finish_reason == "stop")

@@ -12,12 +12,12 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Part:
-    """verdict: a sentence.     figures: ready for JSON."""
+    """verdict: a sentence. figures: what was measured, ready for JSON."""
 
     passed: bool
     verdict: str
     figures: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The part, ready for JSON."""
         return {"passed": self.passed, "verdict": self.verdict, **self.figures}

@@ -29,22 +29,22 @@ LENGTH = NUM_DRAFT_TOKENS + 2
 THRESHOLD = 1e-6
 TOP_K = 3
 PREFIX = 64
-"""Tokens of a prompt's text, behind one of which the model goes on."""
+"""Tokens of a prompt's text; the prefix ends behind one of them."""
 MOST_FAVOUR = 50.0
-"""Penalties are bounded."""
+"""Twice this is the largest penalty that `SamplingParams` takes."""
 MODEL, COPY, NONE = "draft model", "repeated text", "no draft"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An accept rule with who drafts."""
+    """An accept rule, and who drafts."""
 
     rule: str
     drafter: str
 
 
 def subjects(engine: Engine) -> list[Subject]:
-    """The target alone, and each rule with what can be drafted from."""
+    """The target alone, and each accept rule with a drafter that this engine has."""
     alone = [Subject("rejection", NONE)]
     if engine.no_draft_reason:
         return alone
@@ -142,7 +142,7 @@ class Replay:
             self._walk((*text, int(token)), probability * float(share), cells)
 
     def count(self, subject: Subject, runs: int) -> Tally:
-        """What the loop gives for the seeds from 0 on."""
+        """What the loop gives for the seeds 0 to `runs` - 1."""
         drafter = self._drafter(subject.drafter)
         controller = FixedLength(0 if subject.drafter == NONE else NUM_DRAFT_TOKENS)
         tally = Tally(Counter())
@@ -175,9 +175,9 @@ def revealing_place(target: RowBook, text: Sequence[int]) -> tuple[list[int], Sa
     """A beginning of `text` behind which faults show, and options that let them.
 
     Three tokens a row, a bias against the first choice, and penalties that favour what was said once in the last few
-    tokens, but not what was said twice: by as much as the token just said mostly lacks to be the likeliest. So a row
-    that is shaped by another row's history, or by none, gives other tokens. Of all places in the text but the first
-    quarter the one is taken where these options leave the choice most open.
+    tokens, but not what was said twice. The favour is the median of what the token just said lacks to be the likeliest.
+    So a row that is shaped by another row's history, or by none, gives other tokens. The place taken is the one, past
+    the first quarter of the text, where these options leave the choice most open.
     """
     rows = _rows_along(target, text)
     favour = max(
@@ -202,7 +202,7 @@ def revealing_place(target: RowBook, text: Sequence[int]) -> tuple[list[int], Sa
 
 
 def _rows_along(target: RowBook, text: Sequence[int]) -> list[Logits]:
-    """The row behind each id of `text`."""
+    """The row behind each id of `text`, each of shape (V,)."""
     size = min(target.context.n_batch, target.context.n_outputs)
     ends = [*range(size, len(text), size), len(text)]
     return [row for end in ends for row in target.rows(text[:end], (end - 1) % size + 1)]

@@ -105,7 +105,7 @@ class SeedAudit:
         return answer_of(completion), completion.stats
 
     def _copying_answer(self, ids: list[int]) -> tuple[Answer, Stats]:
-        """Drafted from repeated text alone, and at every chance."""
+        """An answer drafted from repeated text alone, at every opportunity."""
         engine = self._llm.engine
         request = make_request(engine, ids, 3, {"params": self._params})
         text = AnswerText(engine.vocab.piece, engine.vocab.eog_tokens, ())
@@ -129,7 +129,7 @@ class SeedAudit:
 
 
 def noisy(row: Logits, position: int) -> NDArray[np.float64]:
-    """Logits with this seed's noise at the position, times T: the emitted token has the largest."""
+    """Scores (V,): logits plus T times this seed's noise at the position. The emitted token has the largest."""
     noise = gumbel(SEED, position, np.arange(len(row)))
     scores: NDArray[np.float64] = row.astype(np.float64) + TEMPERATURE * noise
     return scores

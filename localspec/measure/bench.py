@@ -31,7 +31,7 @@ Progress = Callable[[str, float], None]
 class BenchOptions:
     """runs: of every answer in every mode. lengths: fixed draft lengths measured besides.
 
-    params: one answer's. With a seed, run r uses seed + r.
+    params: of every answer; with a seed, run r uses seed + r.
     """
 
     params: SamplingParams
@@ -40,7 +40,7 @@ class BenchOptions:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """What is compared, as `draft_tokens` says it."""
+        """What is compared, as values of `draft_tokens`."""
         return (PLAIN, LOCALSPEC, *self.lengths)
 
     def order(self, run: int) -> tuple[Mode, ...]:
@@ -49,7 +49,7 @@ class BenchOptions:
         return self.modes[shift:] + self.modes[:shift]
 
     def params_of(self, run: int) -> SamplingParams:
-        """Parameters of one run."""
+        """The sampling parameters of run `run`, from 0."""
         seed = self.params.seed
         return self.params if seed is None else replace(self.params, seed=seed + run)
 
@@ -85,7 +85,7 @@ class Bench:
         self._clock = clock
 
     def run(self, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Measured]]:
-        """Each scenario's name and figures, when it is done."""
+        """Each scenario's name and what was measured, as soon as it is done."""
         groups: dict[str, list[Prompt]] = {}
         for prompt in prompts:
             groups.setdefault(prompt.scenario, []).append(prompt)
@@ -131,7 +131,7 @@ class Bench:
             ids = render_prompt(engine.vocab, engine.template, messages)
             traces.append(record(engine, params, ids, completion.ids))
             conversation.append(messages)
-            history.append(completion.text.replace("\0", ""))  # which no prompt may hold
+            history.append(completion.text.replace("\0", ""))  # a prompt may hold no NUL
         return conversation
 
     def _measure(self, name: str, conversation: Conversation, mode: Mode, run: int, tally: Tally) -> None:

@@ -14,7 +14,7 @@ SMALL = 5.0
 """Cells expected fewer times are pooled into one."""
 ACCURACY = 1e-13
 SURE = 2.326
-"""Standard deviations below which a normal variable is 1 time in 100."""
+"""A normal variable is this many standard deviations below its mean, or more, 1 time in 100."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def detectable(threshold: float, degrees: int, runs: int) -> float:
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where a function that ends up rising through 0 does so."""
+    """The number above 0 at which `rising` goes from below 0 to above it."""
     high = 1.0
     while rising(high) < 0:
         high *= 2

@@ -23,7 +23,7 @@ MARGIN = 2.0
 """Two logits may each be off by the distance measured."""
 
 Scores = Callable[[Logits, int], NDArray[np.float64]]
-"""From a row (V,) and the position of its token to what that token was the largest of, in units of logits."""
+"""From a row (V,) and the position of its token to scores (V,) in units of logits: that token has the largest."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Answer:
     ended: bool
 
     def departs(self, other: Answer) -> int | None:
-        """The index of the first token that differs."""
+        """The index of the first token that differs, or None."""
         ours, theirs = ((*answer.ids, -1) if answer.ended else answer.ids for answer in (self, other))
         pairs = enumerate(zip_longest(ours, theirs, fillvalue=None))
         return next((index for index, (left, right) in pairs if left != right), None)
@@ -57,7 +57,7 @@ class Difference:
     explained: bool
 
     def to_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
+        """The difference, ready for JSON."""
         return {**asdict(self), "gap": round(self.gap, 4), "below_best": round(self.below_best, 4)}
 
 
@@ -79,7 +79,7 @@ class Rounding:
 
     @property
     def tolerance(self) -> float:
-        """How far apart two logits may be to change places by rounding: none in strict mode."""
+        """How far apart two logits may be to change places by rounding; 0 in strict mode."""
         if self._engine.options.strict:
             return 0.0
         return MARGIN * max(
@@ -112,7 +112,7 @@ class Rounding:
         )
 
     def _row(self, prefix: list[int]) -> Logits:
-        """As plain decoding computes it: the last id alone in its pass."""
+        """The row (V,) behind `prefix` as plain decoding computes it: the last id alone in its pass."""
         self._engine.forget()
         session = Session(self._engine.target, min_width=self._engine.session.min_width)
         session.align(prefix)
@@ -121,7 +121,7 @@ class Rounding:
         return session.forward(prefix[-1:])[0]
 
     def _token(self, answer: Answer, index: int, values: NDArray[np.float64]) -> int:
-        """An answer does not say which end of generation it ended with: the likeliest."""
+        """The answer's token there. It does not say which end of generation it ended with: the likeliest is taken."""
         if index < len(answer.ids):
             return answer.ids[index]
         return max(self._engine.vocab.eog_tokens, key=lambda token: float(values[token]))
@@ -131,5 +131,5 @@ class Rounding:
 
 
 def logits(row: Logits, position: int) -> NDArray[np.float64]:
-    """Scores of a greedy answer."""
+    """Scores of a greedy answer: the row itself, shape (V,)."""
     return row.astype(np.float64)

@@ -13,7 +13,7 @@ from localspec.errors import InvalidRequest
 LONGEST = 16
 """Draft lengths of a curve, unless a longer one is asked for."""
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
-"""Looked at where none is given."""
+"""Estimated for where none is given."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Estimator:
         return sum(acceptance**power for power in range(length + 1))
 
     def cost(self, length: int) -> float:
-        """Of a round, in 1-wide passes of the target: K c + V(K + 1)."""
+        """Cost of a round, in 1-wide passes of the target: K c + V(K + 1)."""
         if length == 0:
             return self.verify.time(1)
         return length * self.cost_ratio + self.verify.padded_time(length + 1, self._widest)
 
     def speedup(self, length: int, acceptance: float) -> float:
-        """Against plain decoding."""
+        """Speedup over plain decoding where every round drafts `length` tokens."""
         return self.tokens(length, acceptance) * self.verify.time(1) / self.cost(length)
 
     def best_length(self, acceptance: float) -> int:
@@ -70,7 +70,10 @@ class Estimator:
 def from_numbers(
     cost_ratio: float, verify_cost: Mapping[int, float] | None = None, longest: int = LONGEST
 ) -> Estimator:
-    """Raises `InvalidRequest`. verify_cost: V(n) for some n; without it a wide pass costs as much as a narrow one."""
+    """An estimator without a model. cost_ratio: c. verify_cost: V(n) for some n; without it, V is 1 for every width.
+
+    Raises `InvalidRequest` for a number out of range.
+    """
     if not 0 <= cost_ratio < float("inf"):
         raise InvalidRequest(f"The cost ratio is {cost_ratio}.", "It must be a number, 0 or more.")
     for width, cost in (verify_cost or {}).items():
@@ -83,7 +86,7 @@ def from_numbers(
 
 
 def from_costs(costs: Costs, longest: int = LONGEST) -> Estimator:
-    """From a calibrated pair. Without a draft model drafts are copied, which costs nothing."""
+    """An estimator for a calibrated pair. Without a draft model drafts are copied, which costs nothing."""
     step = costs.target.time(1)
     verify = {width: costs.target.time(width) / step for width in costs.target.seconds}
     return Estimator(costs.draft.time(1) / step if costs.draft else 0.0, CostTable(verify), longest)

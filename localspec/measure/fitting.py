@@ -26,7 +26,7 @@ _CACHE_TOKENS = 4096
 class Fit:
     """How a pair and this machine's memory go together.
 
-    needed: bytes of weights and caches of both models. exact: whether the files were here to say, else it is estimated.
+    needed: bytes of weights and caches of both models. exact: read from the files, not estimated.
     """
 
     pair: Pair

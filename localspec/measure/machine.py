@@ -31,7 +31,7 @@ def machine(llm: LLM) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of localspec and of what its speed depends on."""
+    """Versions of localspec and of what its speed depends on."""
     packages = (*(library.package for library in libraries()), "numpy")
     return {
         "localspec": __version__,

@@ -1,4 +1,4 @@
-"""The prompts of a bench: built-in ones by scenario, or a file of one's own."""
+"""The prompts of a bench: built-in ones by scenario, or a file of the user's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Prompt:
     system: str = ""
 
     def messages(self, answers: Sequence[str]) -> list[dict[str, str]]:
-        """The request of turn `len(answers)`, behind the answers so far."""
+        """The messages of the request of turn `len(answers)` (from 0), after the answers so far."""
         messages = [{"role": "system", "content": self.system}] if self.system else []
         for turn, answer in zip(self.turns, answers, strict=False):
             messages.append({"role": "user", "content": turn})
@@ -33,7 +33,7 @@ class Prompt:
 
 
 def builtin_prompts() -> list[Prompt]:
-    """The project's own, at least three of each scenario."""
+    """The prompts that come with localspec, at least three of each scenario."""
     text = (files("localspec.measure") / "prompts.toml").read_text(encoding="utf-8")
     return [
         Prompt(scenario, tuple(turn.strip() for turn in entry["turns"]))
@@ -43,7 +43,7 @@ def builtin_prompts() -> list[Prompt]:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """A JSONL file in either form. Raises `InvalidRequest` naming line and field."""
+    """The prompts of a JSONL file in either form. Raises `InvalidRequest` naming line and field."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -16,7 +16,7 @@ from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.estimate import estimate, from_costs
 
 ACCEPTANCES = (0.6, 0.7, 0.8)
-"""Assumed: what becomes of a pair's drafts only running it tells."""
+"""Assumed: only running a pair tells how often its drafts stand."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Prospect:
-    """draft: None without one. gain: as `estimate` has it, at assumed acceptances; None where nothing was measured."""
+    """draft: None without one. gain: what `estimate` gives, at assumed acceptances; None where nothing was measured."""
 
     target: Memory
     draft: Memory | None

@@ -23,7 +23,7 @@ class RowBook:
 
     @property
     def context(self) -> Context:
-        """The real one."""
+        """The real context, which computes the rows."""
         return self._session.context
 
     def row(self, prefix: Sequence[int]) -> Logits:
@@ -31,7 +31,7 @@ class RowBook:
         return self.rows(prefix, 1)[0]
 
     def rows(self, prefix: Sequence[int], count: int) -> list[Logits]:
-        """The rows behind the last `count` ids of `prefix`; what is not known yet is computed in one pass."""
+        """The `count` rows (V,) behind the last `count` ids of `prefix`; new ones are computed in one pass."""
         keys = [tuple(prefix[:end]) for end in range(len(prefix) - count + 1, len(prefix) + 1)]
         missing = next((index for index, key in enumerate(keys) if key not in self._rows), count)
         if missing < count:
@@ -69,12 +69,12 @@ class ReplayContext:
         return self._book.rows(known, span.num_logits) if span.num_logits else []
 
     def truncate(self, sequence_id: int, length: int) -> int:
-        """As the real one."""
+        """Drop the cells from `length` on; returns how many are left."""
         del self._cells[length:]
         return len(self._cells)
 
     def length(self, sequence_id: int) -> int:
-        """As the real one."""
+        """How many cells are in use."""
         return len(self._cells)
 
 
@@ -85,7 +85,7 @@ class ReplaySampler(Sampler):
     made: dict[tuple[int, int, tuple[int, ...]], tuple[Logits, Distribution]] = field(default_factory=dict)
 
     def __call__(self, row: Logits, history: Sequence[int]) -> Distribution:
-        """As the sampler's own, of which it is the result."""
+        """The sampler's own result for this row and history, computed once."""
         memory: Any = row.__array_interface__["data"]
         key = (int(memory[0]), len(row), tuple(history))
         if key not in self.made:

@@ -15,14 +15,14 @@ from localspec.pairs.judgement import judge
 from localspec.store.candidates import Candidate
 
 ASSUMED = sorted(ACCEPTANCES)[len(ACCEPTANCES) // 2]
-"""The share of drafted tokens that is taken to stand when drafts are ranked."""
+"""The acceptance that is assumed when drafts are ranked."""
 _TOO_LARGE = "it is not smaller than the target"
 Look = Callable[[ModelFile], Metadata]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be drafted for. metadata: None for a pair's target that can neither be read nor looked at."""
+    """What is to be drafted for. metadata: None for a pair's target that is neither here nor within reach."""
 
     name: str
     bytes: int
@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A draft that fits. sentence: the deciding fact. prospect: None where its metadata were not read."""
+    """A draft that fits. sentence: the deciding fact. prospect: None where metadata were not read."""
 
     draft: Candidate
     verdict: str
@@ -59,7 +59,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Suggestions:
-    """Drafts, best first."""
+    """Drafts that fit, best first, and what was left out, smallest first."""
 
     drafts: list[Suggestion]
     left_out: list[LeftOut]
@@ -89,7 +89,7 @@ class Looker:
         self._look = look
 
     def __call__(self, file: ModelFile) -> Metadata | None:
-        """None where it cannot be looked at."""
+        """The metadata, or None where the file cannot be looked at. Raises `ModelFileError`."""
         if self._look is None:
             return None
         try:

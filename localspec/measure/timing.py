@@ -36,7 +36,7 @@ def timed_answer(
     draft_tokens: int | str,
     clock: Clock = time.perf_counter,
 ) -> Timing:
-    """Answer a conversation and watch the clock."""
+    """Answer a conversation and watch the clock. draft_tokens: a length, "auto" or "off"."""
     started = clock()
     first, before = None, (0.0, 0.0)
     completion = None
@@ -78,12 +78,12 @@ class Tally:
     ttfts: list[float] = field(default_factory=list)
 
     def __add__(self, other: Tally) -> Tally:
-        """Both together."""
+        """Both tallies as one."""
         names = (item.name for item in fields(self))
         return Tally(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def add(self, timing: Timing) -> None:
-        """One more answer."""
+        """Count one more answer in."""
         stats = timing.completion.stats
         self.tokens += stats.tokens - stats.first_tokens
         self.seconds += timing.seconds

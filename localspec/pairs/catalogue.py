@@ -119,7 +119,7 @@ def _pair_files(home: Path | None) -> dict[str, Traversable]:
 
 
 def _in_folder(folder: Traversable) -> dict[str, Traversable]:
-    """Raises OSError."""
+    """Pair files in the folder by name, the default pair first. Raises OSError."""
     # Some systems leave files such as ._NAME.toml beside those of another.
     files = [file.name for file in folder.iterdir() if not file.name.startswith(".")]
     names = [file.removesuffix(".toml") for file in files if file.endswith(".toml")]

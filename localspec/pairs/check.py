@@ -15,7 +15,7 @@ def why_no_draft(target: Metadata) -> str | None:
 
 
 def check_pair(target: Metadata, draft: Metadata) -> Judgement:
-    """The judgement, where `draft` can draft for `target`; else PairingError (`target`, `draft`, `reason`)."""
+    """The judgement of a draft that fits. Raises PairingError (`target`, `draft`, `reason`) for one that does not."""
     judgement = judge(target, draft)
     if judgement.refusal is None:
         return judgement

@@ -42,7 +42,7 @@ def conduct(target: Metadata, draft: Metadata, n_ctx: int | None) -> list[Reason
 
 
 def context(target: Metadata, draft: Metadata, n_ctx: int | None = None) -> Reason:
-    """How far into a context of `n_ctx` tokens, or of all that the target was trained for, the draft goes."""
+    """Whether the draft reaches as far as a context of `n_ctx` tokens; None: all that the target was trained for."""
     ours, theirs = target.n_ctx_train, draft.n_ctx_train
     needed = min(ours, n_ctx or ours)
     if theirs < needed:
@@ -65,7 +65,7 @@ def _bos(target: Metadata, draft: Metadata) -> Reason:
 
 
 def _start(model: Metadata) -> str:
-    """What every prompt is given in front, or ""."""
+    """The BOS token, spelled, that is put in front of every prompt, or ""."""
     return _text(model, model.bos_id) if model.add_bos else ""
 
 

@@ -20,7 +20,7 @@ _SOME_COST = "costs acceptance"
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found.
+    """What was found about a target and a draft.
 
     sentence: the deciding fact with both names. remedy: what to do where they do not fit, or "".
     reasons:  every fact looked at; of those that refuse, the first decides.
@@ -42,16 +42,16 @@ class Judgement:
 
     @property
     def refusal(self) -> Reason | None:
-        """The reason that decides against it."""
+        """The reason that decides against the draft, or None."""
         return next((reason for reason in self.reasons if reason.severity == "refuses"), None)
 
     @property
     def reservations(self) -> tuple[Reason, ...]:
-        """What makes the draft guess worse."""
+        """The reasons that make the draft guess worse."""
         return tuple(reason for reason in self.reasons if reason.severity == _SOME_COST)
 
     def to_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
+        """The judgement, ready for JSON."""
         return {
             "target": str(self.target),
             "draft": None if self.draft is None else str(self.draft),

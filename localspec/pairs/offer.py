@@ -1,4 +1,4 @@
-"""What a repository offers: its GGUF models by quantization, as the names of its files say it.
+"""What a repository offers: its GGUF models and their quantizations, read from the file names.
 
 A quantization is chosen by its whole name: `Q4_K` is not `Q4_K_M`, and `Q4_K_XL` is not `UD-Q4_K_XL`.
 """
@@ -16,7 +16,7 @@ _QUANTIZATION = re.compile(
     re.IGNORECASE,
 )
 _PROJECTOR = re.compile(r"(?:.*[-_.])?mmproj(?:[-_.].*)?", re.IGNORECASE)
-"""Image encoders, which lie beside models and are none."""
+"""Image encoders: they lie beside models, and are not models themselves."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Offer:
     """One model of a repository.
 
     paths: its file, or all its parts in order. missing: names of parts that the repository lacks.
-    quantization: in capitals; "" where its name holds none.
+    quantization: in capitals; "" if its name holds none.
     """
 
     paths: tuple[str, ...]
@@ -38,7 +38,7 @@ class Offer:
 
     @property
     def parts_of(self) -> str | None:
-        """The path that the model would have in one file, where it is split."""
+        """For a split model, the path that it would have as one file; else None."""
         folder, slash, name = self.name.rpartition("/")
         part = part_name(name)
         return f"{folder}{slash}{part.stem}.gguf" if part else None
@@ -57,9 +57,9 @@ def offers(paths: Iterable[str]) -> list[Offer]:
 
 
 def quantization_of(path: str) -> str:
-    """The quantization in a file's name, else the one that is the name of its folder; in capitals, or "".
+    """The quantization in a file's name, or else its folder's name if that is one; in capitals, or "".
 
-    What encodes images for a model counts as having none.
+    An image encoder counts as having none.
     """
     folder, _, name = path.rpartition("/")
     part = part_name(name)

@@ -16,7 +16,7 @@ SPLIT = "split-"
 class HubSource:
     """A file in a Hugging Face repository, at one commit.
 
-    path: where it lies in the repository; "" where that is its name alone.
+    path: its path in the repository; "" if that is the file's name alone.
     """
 
     repo: str
@@ -49,7 +49,7 @@ class WheelSource:
 
 @dataclass(frozen=True)
 class LocalSource:
-    """A file of somebody's own, used where it lies and never changed or removed. path: absolute, save in an export."""
+    """A user's own file, used where it lies and never changed or removed. path: absolute, save in an export."""
 
     path: str
     kind: ClassVar[str] = "file"
@@ -64,7 +64,7 @@ class ModelFile:
 
     A split model is one too, made by `split_model`: the name is that of its first part, `bytes` those of all parts.
     parts:   the files of a split model in order, else ().
-    folder:  the store's folder of a split model, which its parts share; "" is one named by the sha256.
+    folder:  the store's folder of a split model, which its parts share; "" means one named by the sha256.
     """
 
     file: str
@@ -81,7 +81,7 @@ class ModelFile:
 
     @property
     def local_paths(self) -> tuple[Path, ...]:
-        """Where it lies outside the store, if it is a file of somebody's own."""
+        """Where it lies outside the store, if it is a user's own file."""
         return tuple(Path(source.path) for source in self.sources if isinstance(source, LocalSource))
 
 
@@ -100,7 +100,7 @@ class Pair:
     """A target and the draft that belongs to it.
 
     draft:    None means n-gram drafting only.
-    context:  the length the target was trained for, in tokens.
+    context:  the length the target was trained for, in tokens; 0 if that is not known.
     """
 
     name: str

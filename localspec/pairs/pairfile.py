@@ -108,7 +108,7 @@ def _source(table: Table) -> Source:
 
 
 def line_of(text: str, name: str) -> int:
-    """The line of `text` on which the field `name` stands, such as `draft.source[1].repo`, or else its table begins."""
+    """The line (from 1) of the field `name`, such as `draft.source[1].repo`; if it is absent, of its table."""
     table, _, key = name.rpartition(".")
     here, found, latest, seen = "", 1, dict[str, str](), list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -126,7 +126,10 @@ def line_of(text: str, name: str) -> int:
 
 
 class Table:
-    """One TOML table being read. It forgets each key that was asked for; `finish` refuses what is left."""
+    """One TOML table being read. It forgets each key that was asked for; `finish` refuses what is left.
+
+    Whatever does not have the form asked for raises CatalogueError with file, line and field.
+    """
 
     def __init__(self, data: dict[str, Any], path: str, text: str, prefix: str = "") -> None:
         self._left = dict(data)

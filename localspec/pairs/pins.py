@@ -34,7 +34,8 @@ def pinned_pair(name: str, licence: str, target: ModelFile) -> Pair:
 def hub_model(repo: str, revision: str, files: list[tuple[str, int, str]]) -> ModelFile:
     """The model of these files of a repository: path, bytes, sha256; several are the parts of one.
 
-    Raises ValueError for what cannot be: no commit, no sha256, no name for a file, no parts of one model.
+    Raises ValueError if the revision is no commit, a name, size or sha256 is malformed, or the files are not all parts
+    of one model.
     """
     if not _COMMIT.fullmatch(revision) or not files:
         raise ValueError(f"the revision {revision!r} is no commit")
@@ -57,7 +58,7 @@ def _file(repo: str, revision: str, path: str, size: int, sha256: str) -> ModelF
 
 
 class Pins:
-    """The folder `references` of a store, one file for each reference. Reading makes nothing.
+    """The folder `references` of a store, one file for each reference. Reading creates nothing.
 
     home: as for `Store`.
     """
@@ -76,7 +77,7 @@ class Pins:
         return sorted(found, key=lambda pair: pair.name)
 
     def damaged(self) -> list[StoreError]:
-        """A sentence for each file that cannot be read."""
+        """The error of each file that cannot be read."""
         return [fault for fault in self._every() if isinstance(fault, StoreError)]
 
     def _every(self) -> Iterator[Pair | StoreError | None]:
@@ -87,7 +88,7 @@ class Pins:
                 yield error
 
     def put(self, pair: Pair, *, replace: bool = False) -> Pair:
-        """Pins the reference, unless another process just did and `replace` is not set; what stands then.
+        """Pins the reference, unless it is pinned already and `replace` is not set. Returns what it is pinned to then.
 
         Raises StoreError.
         """
@@ -101,7 +102,7 @@ class Pins:
                 return standing or pair
 
     def remove(self, name: str) -> bool:
-        """Forgets the reference, also a damaged one; whether it was there. Raises StoreError."""
+        """Forgets the reference, even a damaged one; returns whether it was there. Raises StoreError."""
         path = self._path(name)
         there = path.exists()
         with disk_errors(self.home):
@@ -149,7 +150,7 @@ def _path_in_repo(piece: ModelFile) -> str:
 
 
 def _pair(data: Any) -> Pair:
-    """Raises ValueError, KeyError or TypeError for data of another form."""
+    """The pair in a pin's JSON. Raises ValueError, KeyError or TypeError for data of another form."""
     if data["format"] != FORMAT:
         raise ValueError(f"its format is {data['format']!r}, and this localspec knows {FORMAT}")
     files = [(str(file["path"]), file["bytes"], str(file["sha256"])) for file in data["files"]]

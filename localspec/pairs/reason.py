@@ -10,7 +10,10 @@ Severity: TypeAlias = Literal["refuses", "costs acceptance", "harmless"]
 
 @dataclass(frozen=True)
 class Reason:
-    """topic: what it is about, a few words. clause: the fact, without a capital or a full stop."""
+    """topic: what it is about, in a few words. severity: what it does to drafting.
+
+    clause: the fact, without a capital or a full stop.
+    """
 
     topic: str
     severity: Severity

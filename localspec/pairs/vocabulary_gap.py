@@ -38,7 +38,7 @@ class Difference:
 
 
 class VocabularyGap:
-    """What separates two vocabularies. common: ids that both have."""
+    """What separates two vocabularies. common: how many ids both have."""
 
     def __init__(self, target: Metadata, draft: Metadata) -> None:
         self._target, self._draft = target, draft
@@ -61,7 +61,7 @@ class VocabularyGap:
 
     @property
     def share(self) -> float:
-        """Of the target's ids that mean nothing, or something else, to the draft."""
+        """The share (0 to 1) of the target's ids that mean nothing, or something else, to the draft."""
         return (len(self.differing) + self.unknown) / self._target.n_vocab
 
     @property
@@ -70,7 +70,7 @@ class VocabularyGap:
         return tuple(self._difference(token) for token in self.differing[:SHOWN])
 
     def reasons(self) -> list[Reason]:
-        """Kind of tokenizer, pre-tokenizer, ids, sizes."""
+        """One reason each for kind of tokenizer, pre-tokenizer, ids and sizes."""
         return [self._kind(), self._pre_tokenizer(), self._ids(), self._sizes()]
 
     def _difference(self, token: int) -> Difference:
@@ -135,7 +135,7 @@ class VocabularyGap:
 
 
 def spelled(token: bytes) -> str:
-    """How a token is shown."""
+    """A token as it is shown in messages."""
     return token.decode("utf-8", errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""OpenAI-compatible HTTP on a loaded engine. Needs the extra `server`."""
+"""OpenAI-compatible HTTP on a loaded engine; needs the extra `server`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoints that tell about the server and its model."""
+"""Endpoints that describe the server and its model, and turn text into token ids and back."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from localspec.text.messages import checked_text
 
 
 def about_routes(service: Service) -> APIRouter:
-    """Health, models, metrics, properties."""
+    """Routes for /, /health, /v1/models, /metrics and /props."""
     router, settings = APIRouter(), service.settings
     model = {"id": settings.name, "object": "model", "created": int(time.time()), "owned_by": "localspec"}
 
     @router.get("/")
     async def root() -> Response:
-        """What this is."""
+        """Version and model, as plain text."""
         return PlainTextResponse(f"localspec {__version__}: {settings.name}. The API is under /v1.\n")
 
     @router.get("/health", responses={503: {"description": "Loading or stopping."}})
     async def health() -> Response:
-        """Whether requests are answered."""
+        """200 once the model is loaded, 503 while it is loading or the server stops."""
         _ = service.llm
         return Json({"status": "ok"})
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """The one model."""
+        """The list of models: the one that this server runs."""
         return Json({"object": "list", "data": [model]})
 
     @router.get("/v1/models/{name:path}", responses={404: {"description": "There is no such model."}})
     async def one_model(name: str) -> Response:
-        """The model, by name."""
+        """The model of that name."""
         check_model(name, settings)
         return Json(model)
 
@@ -56,25 +56,25 @@ def about_routes(service: Service) -> APIRouter:
 
     @router.get("/props", responses={503: {"description": "Loading or stopping."}})
     async def props() -> Response:
-        """The engine's settings."""
+        """Default sampling, context size, chat template and engine settings, in the form of llama.cpp's server."""
         return Json(await _in_thread(_props, service.llm, service))
 
     return router
 
 
 def token_routes(service: Service) -> APIRouter:
-    """Text to token ids and back."""
+    """Routes for /tokenize and /detokenize."""
     router = APIRouter()
 
     @router.post("/tokenize", **takes(TokenizeRequest))
     async def tokenize(request: Request) -> Response:
-        """Ids of a text."""
+        """The token ids of a text."""
         body = await read_body(request, TokenizeRequest, service)
         return Json(await _in_thread(_tokenize, service.llm, body))
 
     @router.post("/detokenize", **takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
-        """The text of ids."""
+        """The text of token ids."""
         body = await read_body(request, DetokenizeRequest, service)
         return Json({"content": await _in_thread(service.llm.detokenize, body.tokens)})
 

@@ -1,4 +1,4 @@
-"""The reader of models that think or call tools."""
+"""Reads the answers of models that think or call tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.text.tool_calls import CallDelta, Piece, ToolCallParser
 class AnswerReader:
     """Thoughts, text and tool calls of one answer, as OpenAI's deltas.
 
-    reasoning_tokens: tokens of thoughts; those that came in one piece with the closing tag count, too.
+    reasoning_tokens: tokens of thoughts, including those that came in one piece with the closing tag.
     """
 
     def __init__(self, tags: ReasoningTags | None, parser: ToolCallParser | None) -> None:
@@ -28,11 +28,11 @@ class AnswerReader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """The rest."""
+        """What was held back, when no more text comes."""
         return self._deltas(*self._splitter.finish(), last=True)
 
     def finish_reason(self, reason: str) -> str:
-        """`tool_calls` where the answer calls some and was not cut off."""
+        """`tool_calls` if the answer calls tools and was not cut off, else `reason`."""
         calls = self._parser.num_calls if self._parser else 0
         return "tool_calls" if calls and reason == "stop" else reason
 

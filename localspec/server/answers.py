@@ -1,4 +1,4 @@
-"""The way of every request for answers, whatever format they take: queue, stream or collect, count, refuse."""
+"""What every request for answers goes through, whatever its format: queue, stream or collect, count, refuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Payload = dict[str, Any]
 
 
 class AnswerFormat(Startable, Protocol):
-    """How answers look to the client."""
+    """How answers look to the client. Payloads are objects, ready for JSON."""
 
     def opening(self, index: int) -> list[Payload]:
         """Events before the first chunk of an answer."""
@@ -44,7 +44,7 @@ class AnswerFormat(Startable, Protocol):
 
     @property
     def done(self) -> str:
-        """What ends a stream."""
+        """The text that ends a stream, or ""; sent as it is."""
         ...
 
     def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
@@ -58,9 +58,9 @@ async def respond(
     prepare: Callable[[LLM], AnswerFormat],
     body: Sampling,
 ) -> Response:
-    """Answer one request. prepare: makes the format, in a thread, and refuses what is not right.
+    """Answer one request. prepare: makes the format, in a thread, and raises for what cannot be answered.
 
-    The status is that of the first chunk: whatever fails before it is no 200. Raises `ApiError`.
+    What fails before the first chunk is refused with its own status instead of 200. Raises `ApiError`.
     """
     stream, handed_over = wants_stream(body), False
     bounded = BoundedJob(service, request.receive)

@@ -16,7 +16,7 @@ from localspec.server.service import Service
 
 T = TypeVar("T", bound=BaseModel)
 SMALL = 64 * 1024
-"""Bytes that are read faster than a thread starts."""
+"""Bytes. A body up to this size is parsed faster than a thread starts."""
 
 
 async def read_body(request: Request, kind: type[T], service: Service) -> T:

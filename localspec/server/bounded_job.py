@@ -1,4 +1,4 @@
-"""A job with the reasons for which it ends early: the client left, or its time is over."""
+"""A job that ends early when the client leaves or the time is up."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from localspec.server.service import F, Service
 
 
 class BoundedJob(AsyncIterator[Event]):
-    """The events of one request's answers. Close it: whatever then still runs is stopped.
+    """The events of one request's answers. Closing it stops what still runs.
 
-    receive: the request's own channel, from which the whole body was read before.
+    receive: the request's ASGI channel, from which the whole body has been read.
     """
 
     def __init__(self, service: Service, receive: Receive) -> None:
@@ -29,7 +29,7 @@ class BoundedJob(AsyncIterator[Event]):
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, prepare: Callable[[LLM], F]) -> F:
-        """Prepare and queue; what `prepare` made. Raises what `Service.submit` raises."""
+        """Prepare and queue; returns what `prepare` made. Raises what `Service.submit` raises."""
         loop, timeout = asyncio.get_running_loop(), self._service.settings.timeout
         began = loop.time()
         answer_format, job = await self._service.submit(prepare)

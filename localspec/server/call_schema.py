@@ -10,9 +10,10 @@ Schema = dict[str, Any]
 
 
 def forced_schema(functions: Sequence[Mapping[str, Any]], key: str, *, listed: bool, several: bool) -> Schema:
-    """An answer that calls one of `functions`, or a list of calls.
+    """The schema of an answer that calls one of `functions` or, with `listed`, of a list of calls.
 
-    functions: with `name` and `parameters`. key: what the arguments are called. several: more than one in the list.
+    functions: objects with `name` and `parameters`. key: the member that holds the arguments.
+    several: the list may hold more than one call.
     """
     calls, definitions = _calls(functions, key)
     if listed:
@@ -22,14 +23,14 @@ def forced_schema(functions: Sequence[Mapping[str, Any]], key: str, *, listed: b
 
 
 def either_schema(functions: Sequence[Mapping[str, Any]], key: str, answer: Any) -> Schema:
-    """An answer that either is what the schema `answer` describes or calls one of `functions`."""
+    """The schema of an answer that either matches the schema `answer` or calls one of `functions`."""
     calls, definitions = _calls(functions, key)
     definitions["answer"] = moved(answer, f"#/{DEFINITIONS}/answer")
     return {**_one_of([{"$ref": f"#/{DEFINITIONS}/answer"}, *calls]), DEFINITIONS: definitions}
 
 
 def moved(schema: Any, place: str) -> Any:
-    """A schema as it must be written where it stands at `place` of another one: its own references move along."""
+    """`schema` as it must be written inside another one, at `place`: its references to itself get that prefix."""
     if isinstance(schema, Mapping):
         return {
             name: f"{place}{value[1:]}"

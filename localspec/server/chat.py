@@ -24,7 +24,7 @@ Payload = dict[str, Any]
 
 
 class ChatFormat:
-    """Chat completions and their chunks."""
+    """Chat completions and their chunks: an `AnswerFormat`."""
 
     done = DONE
 
@@ -48,11 +48,11 @@ class ChatFormat:
         return lambda: llm.stream(self._plan.ids, **choice_options(self._plan.options, index))
 
     def opening(self, index: int) -> list[Payload]:
-        """The role."""
+        """A chunk with the role."""
         return [self._chunk(index, {"role": "assistant", "content": ""})]
 
     def events(self, index: int, chunk: Chunk) -> list[Payload]:
-        """The deltas; with the last ones the reason for the end."""
+        """A chunk for each delta, and at the end one with the finish reason."""
         reader = self._readers[index]
         deltas = reader.push(chunk.text, len(chunk.tokens))
         payloads = [self._chunk(index, delta) for delta in deltas]
@@ -70,7 +70,7 @@ class ChatFormat:
         return payloads
 
     def closing(self) -> list[Payload]:
-        """The usage, where it is asked for."""
+        """A chunk with the usage, if it was asked for."""
         if not wants_usage(self._body):
             return []
         return [

@@ -23,7 +23,7 @@ MOST_PROMPTS = 128
 
 
 class CompletionFormat:
-    """Text completions and their chunks. Choice `p * n + i` is answer i to prompt p."""
+    """Text completions and their chunks: an `AnswerFormat`. Choice `p * n + i` is answer i to prompt p."""
 
     done = DONE
 
@@ -55,12 +55,12 @@ class CompletionFormat:
         return lambda: llm.stream(self._prompts[prompt], **choice_options(self._options, index))
 
     def opening(self, index: int) -> list[Payload]:
-        """The prompt, where it is to be repeated."""
+        """A chunk with the prompt, if it is to be echoed."""
         echo = self._echo[index // self._n]
         return [self._chunk(index, echo)] if echo else []
 
     def events(self, index: int, chunk: Chunk) -> list[Payload]:
-        """The text; with the last one the reason for the end."""
+        """A chunk with the text, and at the end one with the finish reason."""
         payloads = []
         if chunk.text or chunk.logprobs:
             payloads.append(self._chunk(index, chunk.text))
@@ -78,7 +78,7 @@ class CompletionFormat:
         return payloads
 
     def closing(self) -> list[Payload]:
-        """The usage, where it is asked for."""
+        """A chunk with the usage, if it was asked for."""
         return [{**self._head, "choices": [], "usage": self._usage()}] if wants_usage(self._body) else []
 
     def failure(self, error: ApiError) -> Payload:
@@ -121,7 +121,7 @@ class CompletionFormat:
 
 
 def _prompts(body: CompletionRequest) -> list[str | list[int]]:
-    """One or several texts or lists of ids. Raises `ApiError`."""
+    """The prompts as a list: each a text or a list of ids. Raises `ApiError`."""
     given: Any = body.prompt
     several = isinstance(given, list) and (not given or not isinstance(given[0], int))
     prompts = given if several else [given]

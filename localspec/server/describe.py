@@ -30,7 +30,7 @@ BODIES: list[type[BaseModel]] = [
 
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:
-    """Arguments of a route that reads `body`."""
+    """Keyword arguments for a FastAPI route that reads `body`."""
     schema = {"$ref": _REFERENCE.format(model=body.__name__)}
     content = {"required": True, "content": {"application/json": {"schema": schema}}}
     responses = {status: {"description": text} for status, text in _STATUSES.items()}
@@ -38,7 +38,7 @@ def takes(body: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe(app: FastAPI) -> None:
-    """Have `/openapi.json` tell the bodies as well."""
+    """Make `/openapi.json` describe the request bodies too."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -15,7 +15,7 @@ INVALID = "invalid_request_error"
 UNAVAILABLE = "unavailable_error"
 RETRY_SECONDS = 5
 GONE = 499
-"""Status for the log and the metrics of a client that left: nobody reads it."""
+"""Status of a request whose client left: for the metrics, since nobody reads it."""
 
 
 class ApiError(Exception):
@@ -40,17 +40,17 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def body(self) -> dict[str, Any]:
-        """The JSON that tells it."""
+        """OpenAI's error object, ready for JSON."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400 naming the field."""
+    """A 400. param: the field at fault. code: a word for programs."""
     return ApiError(400, message, param=param, code=code)
 
 
 def queue_full(limit: int) -> ApiError:
-    """A 429 with the time after which to try again."""
+    """A 429 with Retry-After. limit: how many requests may wait."""
     why = (
         f"{limit} requests are waiting already"
         if limit
@@ -86,12 +86,12 @@ def stopping() -> ApiError:
 
 
 def client_gone() -> ApiError:
-    """The client left before its answer."""
+    """A 499: the client left before its answer."""
     return ApiError(GONE, "The client closed the connection.", code="client_gone")
 
 
 def as_api_error(error: Exception, fields: dict[str, str] | None = None) -> ApiError:
-    """Any exception as a refusal. fields: names of the library to the names the client knows."""
+    """Any exception as a refusal. fields: the library's option names -> the client's."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequest | TemplateError):

@@ -1,4 +1,4 @@
-"""Who may ask, before anything is read: API key and web pages. Counts every response."""
+"""Who may ask: API key and web origins, checked before anything is read. Counts every response."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Guard:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse or pass on."""
+        """Refuse the request or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -40,7 +40,7 @@ class Job(AsyncIterator[Event]):
             self._pump.abandon()
 
     def end_waiting(self, error: ApiError) -> None:
-        """`end`, if it has not begun."""
+        """Like `end`, but only if the worker has not begun it."""
         if self._future is not None and self._future.cancel():
             self.end(error)
 

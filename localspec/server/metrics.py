@@ -28,16 +28,16 @@ class Metrics:
     totals: Counter[str] = field(default_factory=Counter)
 
     def count(self, path: str, status: int) -> None:
-        """One request was answered."""
+        """Count one response. path: of the route, or "other"."""
         self.requests[path, status] += 1
 
     def add(self, stats: Stats) -> None:
-        """One answer is complete."""
+        """Add the figures of one complete answer."""
         for _, name, _ in _FROM_STATS:
             self.totals[name] += getattr(stats, name)
 
     def text(self, *, running: int, waiting: int, loaded: bool) -> str:
-        """All of it."""
+        """Every counter and gauge. running, waiting: requests at this moment. loaded: the model is in memory."""
         lines = _family("requests_total", "counter", "Requests by path and status.")
         lines += [
             f'localspec_requests_total{{path="{path}",status="{status}"}} {count}'

@@ -43,7 +43,7 @@ def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
 
 
 def field_names(body: Sampling) -> dict[str, str]:
-    """The library's names of options to those by which this request gave them."""
+    """The library's option names -> the fields in which this request gave them."""
     names = {
         "text": "prompt",
         "max_tokens": "n_predict" if body.max_tokens is None and body.n_predict is not None else "max_tokens",
@@ -60,7 +60,7 @@ def field_names(body: Sampling) -> dict[str, str]:
 
 
 def wants_stream(body: Sampling) -> bool:
-    """Whether a stream is asked for. Raises `ApiError` for options of one without it."""
+    """Whether a stream is asked for. Raises `ApiError` for stream options without a stream."""
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options is given without stream. Set stream to true.", "stream_options")
     return bool(body.stream)
@@ -80,7 +80,7 @@ def choices(body: Sampling) -> int:
 
 
 def choice_options(options: dict[str, Any], index: int) -> dict[str, Any]:
-    """The options of choice `index`: with a seed, each choice has one of its own, the first the one given."""
+    """The options of choice `index`. With a seed, each choice gets its own; the first keeps the one given."""
     params: SamplingParams = options["params"]
     if index == 0 or params.seed is None:
         return options
@@ -88,7 +88,7 @@ def choice_options(options: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def text_of(content: str | Sequence[Part] | None, param: str) -> str:
-    """A content as one text. Raises `ApiError` naming a part that is no text."""
+    """A message's content as one text. Raises `ApiError` naming a part that is no text."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(_part_text(part, f"{param}[{index}]") for index, part in enumerate(content))
@@ -130,7 +130,7 @@ def _logprobs(body: Sampling) -> dict[str, int]:
 
 
 def _unsigned(seed: int) -> int:
-    """OpenAI's seeds have a sign."""
+    """The seed without its sign, modulo 2**64: OpenAI's may be negative."""
     return seed % 2**64 if -(2**63) <= seed < 0 else seed
 
 
@@ -156,7 +156,7 @@ def _token(token: object) -> int:
 
 
 def _form(body: Sampling) -> dict[str, Any]:
-    """What the answer must look like."""
+    """The grammar or schema that the answer must match, if any."""
     forms: dict[str, Any] = {}
     if body.grammar:
         forms["grammar"] = body.grammar

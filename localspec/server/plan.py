@@ -18,7 +18,7 @@ from localspec.text.reasoning import KNOWN_TAGS, ReasoningTags, reasoning_tags
 from localspec.text.tool_calls import OPENERS
 
 SHOWN_TOKENS = (*OPENERS, "[ARGS]", "[CALL_ID]", *(tag for tags in KNOWN_TAGS for tag in tags))
-"""Control tokens in some vocabularies, which the readers must see."""
+"""Control tokens in some vocabularies whose text the readers must see."""
 THINKS = "enable_thinking"
 MAY_BE_SILENT = ("assistant", "function")
 """Roles whose messages need no content."""
@@ -34,7 +34,10 @@ class Plan:
 
 
 def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
-    """Render, tokenize and check: takes long for a long prompt, so not on the event loop. Raises what they raise."""
+    """Render, tokenize and check. Slow for a long prompt: keep it off the event loop.
+
+    Raises `ApiError`, and what `LLM.render` raises.
+    """
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     syntax = call_syntax(llm.template.source or "")
     options = _with_calls(answer_options(body, settings), use, syntax)
@@ -61,7 +64,7 @@ def _with_calls(options: dict[str, Any], use: ToolUse, syntax: CallSyntax) -> di
 
 
 def _variables(body: ChatRequest, llm: LLM, constrained: bool) -> dict[str, Any]:
-    """What the template is told besides. An answer whose form is given cannot begin with thoughts."""
+    """Variables for the chat template. An answer that must match a grammar or schema cannot begin with thoughts."""
     variables = dict(body.chat_template_kwargs or {})
     known = llm.template.variables
     if body.reasoning_effort is not None and "reasoning_effort" in known:
@@ -72,7 +75,7 @@ def _variables(body: ChatRequest, llm: LLM, constrained: bool) -> dict[str, Any]
 
 
 def _beginning(tags: ReasoningTags | None, use: ToolUse, syntax: CallSyntax, constrained: bool) -> str:
-    """What the prompt holds of an answer whose form is given: the end of the thoughts, the start of a call."""
+    """The part of a constrained answer that the prompt holds already: the end of the thoughts, the start of a call."""
     closing = f"\n{tags.closing}\n\n" if tags and tags.opened and constrained else ""
     return closing + (syntax.beginning if use.forced else "")
 

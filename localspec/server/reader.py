@@ -22,7 +22,7 @@ class Reader(Protocol):
         ...
 
     def finish(self) -> list[Delta]:
-        """The rest."""
+        """What was held back, when no more text comes."""
         ...
 
     def finish_reason(self, reason: str) -> str:

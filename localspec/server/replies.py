@@ -21,7 +21,7 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Its bytes."""
+        """The JSON text, in ASCII bytes."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
@@ -37,7 +37,7 @@ def event(data: dict[str, Any]) -> str:
 
 
 class EventStream(Response):
-    """Server-sent events. Whoever makes the texts watches for the client's leaving and cleans up at their end."""
+    """Server-sent events. The maker of the texts watches whether the client leaves, and cleans up."""
 
     media_type = "text/event-stream"
 
@@ -47,10 +47,10 @@ class EventStream(Response):
         self._texts = texts
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Send them as they come."""
+        """Send the events as they come."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for text in self._texts:
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            # Where texts are ready and the client takes them, nothing above waits: /health would, and the client's end.
+            # While texts are ready and the client takes them, nothing above gives way to /health or a hang-up.
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -18,9 +18,9 @@ ROLES = ("system", "developer", "user", "assistant")
 
 
 def chat_request(body: ResponseRequest, earlier: Sequence[Mapping[str, Any]]) -> tuple[ChatRequest, Messages]:
-    """The same as a chat request, and the conversation that a next response continues.
+    """The body as a chat request, and the conversation that the next response can continue.
 
-    earlier: messages of the response before. Raises `ApiError` naming the field that is not usable.
+    earlier: messages of the previous response. Raises `ApiError` naming the field that is not usable.
     """
     refuse_unsupported(body)
     checked_text(body.instructions or "", "The text", name="instructions")
@@ -61,7 +61,7 @@ def refuse_unsupported(body: ResponseRequest) -> None:
 
 
 def input_messages(given: str | Sequence[Mapping[str, Any]]) -> Messages:
-    """Messages of a chat for the items of `input`. Raises `ApiError` naming an item that is not usable."""
+    """The items of `input` as chat messages. Raises `ApiError` naming an item that is not usable."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not given:
@@ -112,7 +112,7 @@ def _message(item: Mapping[str, Any], param: str) -> dict[str, Any]:
 
 
 def _add(messages: Messages, message: dict[str, Any]) -> None:
-    """Calls belong to the message of the assistant before them."""
+    """Append `message`; tool calls join an assistant message that stands just before them."""
     if "tool_calls" in message and messages and messages[-1]["role"] == "assistant":
         last = messages[-1]
         messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), *message["tool_calls"]]}

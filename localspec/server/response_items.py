@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 class OutputItems:
-    """Makes items, and events without their sequence numbers, of a reader's deltas.
+    """Turns a reader's deltas into items, and into events that lack only their sequence numbers.
 
     items: all so far. The last one grows until `finish`.
     """

@@ -20,7 +20,7 @@ class TextFormat(Body):
 
 
 class TextOptions(Body):
-    """How the text is to be."""
+    """Options for the text. `verbosity` is accepted and has no effect."""
 
     format: TextFormat | None = None
     verbosity: str | None = None

@@ -24,7 +24,7 @@ class Kept:
 
     @property
     def size(self) -> int:
-        """Characters, about."""
+        """About how many characters it takes."""
         return len(str(self.payload)) + sum(len(str(message)) for message in self.messages)
 
 
@@ -62,7 +62,7 @@ class ResponseStore:
                 del self._sizes[oldest]
 
     def get(self, name: str) -> Kept | None:
-        """None where there is none, or no more."""
+        """The response, or None if there is none of that name or it was forgotten."""
         with self._lock:
             return self._kept.get(name)
 

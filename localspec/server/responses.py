@@ -35,11 +35,11 @@ _FIELDS = {
     "response_format": "text.format",
     "max_completion_tokens": "max_output_tokens",
 }
-"""Fields of a chat request to those of a response."""
+"""Fields of a chat request -> those of /v1/responses."""
 
 
 class AnswerItemsFormat:
-    """A response and its events, each of which has a number."""
+    """A response and its numbered events: an `AnswerFormat`."""
 
     done = ""
 
@@ -60,11 +60,11 @@ class AnswerItemsFormat:
         self.starts: list[Start] = [lambda: stream]
 
     def opening(self, _index: int) -> list[Payload]:
-        """That it began."""
+        """The events `created` and `in_progress`."""
         return self._numbered([self._state("created"), self._state("in_progress")])
 
     def events(self, _index: int, chunk: Chunk) -> list[Payload]:
-        """The items as they grow; at the end the whole response."""
+        """Events as the items grow; the last one holds the whole response."""
         deltas = self._reader.push(chunk.text, len(chunk.tokens))
         if chunk.completion is None:
             return self._numbered(self._items(deltas))
@@ -81,13 +81,13 @@ class AnswerItemsFormat:
         return []
 
     def failure(self, error: ApiError) -> Payload:
-        """The response as it is, with the error."""
+        """The event `failed`: the response so far, with the error."""
         self._payload |= {"status": "failed", "output": self._output.items}
         self._payload["error"] = {"code": error.code or "server_error", "message": error.message}
         return self._numbered([self._state("failed")])[0]
 
     def whole(self, chunks: dict[int, list[Chunk]]) -> Payload:
-        """The response."""
+        """The finished response."""
         for chunk in chunks[0]:
             self.events(0, chunk)
         return self._payload
@@ -188,7 +188,7 @@ def _renamed(error: Exception, chat: ChatRequest) -> ApiError:
 
 
 def response_routes(service: Service) -> APIRouter:
-    """Responses: made, shown again and forgotten."""
+    """Routes that make responses, show them again and delete them."""
     router, settings, store = APIRouter(), service.settings, ResponseStore()
 
     @router.post("/v1/responses", **takes(ResponseRequest))

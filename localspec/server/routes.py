@@ -16,7 +16,7 @@ from localspec.server.settings import Settings
 
 
 def check_model(name: str | None, settings: Settings) -> None:
-    """Raise `ApiError` (404) for a model that is not the one loaded. None is."""
+    """Raise `ApiError` (404) for any model but the one loaded; None stands for that one."""
     if name is not None and name not in (settings.name, *settings.names):
         raise ApiError(
             404,
@@ -27,7 +27,7 @@ def check_model(name: str | None, settings: Settings) -> None:
 
 
 def answering_routes(service: Service) -> APIRouter:
-    """Chat and text completions."""
+    """Routes for chat and text completions."""
     router, settings = APIRouter(), service.settings
 
     @router.post("/v1/chat/completions", **takes(ChatRequest))

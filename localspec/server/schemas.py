@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 
 def _finite(value: Any) -> Any:
-    """`value` without infinities and NaN, which the reader of bodies lets through and no JSON can say."""
+    """`value`, refused if it holds infinities or NaN: pydantic reads them, and no JSON can say them."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if isinstance(value, float) and not math.isfinite(value):
         raise PydanticCustomError("finite", "JSON with finite numbers")

@@ -20,7 +20,7 @@ from localspec.server.service import Service
 from localspec.server.settings import Settings
 
 CLEAN_UP_SECONDS = 5
-"""Given to answers that were ended to say so to their clients."""
+"""Given to ended answers, to tell their clients so."""
 
 
 class Server(uvicorn.Server):
@@ -32,19 +32,19 @@ class Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's."""
+        """Like uvicorn's; remembers the loop for signals and `stop`."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called for a signal, in the main thread."""
+        """Take a signal, in the main thread: running answers may finish, and end at a second one."""
         again = self.should_exit
         if not again:  # uvicorn would drop everything at the second one
             super().handle_exit(sig, frame)
         self._end_answers(0.0 if again else self._service.settings.grace)
 
     def stop(self) -> None:
-        """End as for a signal, from any thread."""
+        """End as for a first signal. Any thread may call it."""
         self.should_exit = True
         self._end_answers(self._service.settings.grace)
 
@@ -100,7 +100,7 @@ def tcp_socket(host: str, port: int) -> Iterator[socket.socket]:
             f"The server cannot listen on {host}:{port}: {reason}.", "Give another --host or --port."
         ) from None
     with listening:
-        # Connections inherit it. asyncio leaves them without where the listening socket was made by others, and an
+        # Connections inherit it. asyncio does not set it where it did not make the listening socket itself, and an
         # answer's last part then waits for the client's delayed acknowledgement: 40 ms on Linux.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listening
@@ -132,7 +132,7 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: Path) -> None:
-    """What a server that was killed left behind; never a file, and never a socket that somebody listens on."""
+    """Remove a killed server's socket; never a regular file, and never a socket that somebody listens on."""
     try:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
     except OSError:

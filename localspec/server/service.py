@@ -21,7 +21,7 @@ class Startable(Protocol):
 
     @property
     def starts(self) -> Sequence[Start]:
-        """Begin its answers, one after the other."""
+        """Functions that begin its answers, called one after the other."""
         ...
 
 
@@ -55,7 +55,7 @@ class Service:
 
     @property
     def busy(self) -> int:
-        """Requests that were let in, those that are still being prepared included."""
+        """Requests that were let in, including those still being prepared."""
         return self._places
 
     @property
@@ -70,7 +70,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def until_stopped(self) -> AsyncIterator[None]:
-        """For what depends on the client alone, such as the rest of a body. Raises `ApiError` when the server stops."""
+        """A block that waits for the client alone, such as for a body; `ApiError` ends it when the server stops."""
         if self.stopping:
             raise stopping()
         limit = asyncio.timeout(None)
@@ -84,7 +84,7 @@ class Service:
             self._limits.discard(limit)
 
     async def load(self, load: Callable[[], LLM]) -> None:
-        """Load the engine in the worker thread."""
+        """Load the engine in the worker thread. Raises what `load` raises."""
         self._llm = await asyncio.get_running_loop().run_in_executor(self._worker, load)
 
     async def submit(self, prepare: Callable[[LLM], F]) -> tuple[F, Job]:
@@ -133,7 +133,7 @@ class Service:
             job.end_waiting(stopping())
 
     def end_all(self) -> None:
-        """End what runs."""
+        """End every job."""
         for job in self._jobs:
             job.end(stopping())
 

@@ -14,9 +14,9 @@ MAX_BODY = 4 * 2**20
 class Settings:
     """name: the model's name for clients; names: others that are understood as well.
 
-    api_key: wanted in `Authorization: Bearer`, unless None. cors: origins of web pages that may ask; "*" is all.
+    api_key: required in `Authorization: Bearer`, unless None. cors: origins of web pages that may ask; "*" is all.
     queue: requests that may wait besides the one that is answered. timeout: seconds for a request, waiting included.
-    grace: seconds that running answers get when the server stops.
+    grace: seconds that running answers get when the server stops. max_body: bytes of one request.
     params, answering: what holds where a request says nothing (`answering`: other keyword arguments of `LLM.stream`).
     """
 

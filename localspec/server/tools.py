@@ -19,7 +19,10 @@ _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """How a model writes calls. beginning: in front of the first. key: of the arguments. listed: calls in a list."""
+    """How a model writes calls.
+
+    beginning: text in front of the first. key: the member with the arguments. listed: whether calls are in a list.
+    """
 
     beginning: str = ""
     key: str = "arguments"
@@ -30,7 +33,7 @@ class CallSyntax:
 class ToolUse:
     """Tools as templates expect them, and what tool_choice makes of them.
 
-    tools: none where none may be called. forced: the answer is a call, of one of `callable`. parallel: several count.
+    tools: () if none may be called. forced: the answer must call one of `callable`. parallel: several calls count.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
@@ -39,7 +42,7 @@ class ToolUse:
     parallel: bool = True
 
     def parser(self) -> ToolCallParser | None:
-        """For one answer; None where no tool may be called."""
+        """A parser for one answer; None if no tool may be called."""
         if not self.tools:
             return None
         functions = [tool["function"] for tool in self.tools]
@@ -47,7 +50,7 @@ class ToolUse:
         return ToolCallParser(self.callable, parallel=self.parallel, parameters=parameters)
 
     def schema(self, syntax: CallSyntax, answer: Any = None) -> Any:
-        """What the answer must match; None for anything. answer: the schema of one that is no call."""
+        """The schema that the answer must match, or None. answer: the schema of an answer that is not a call."""
         functions = [tool["function"] for tool in self.tools if tool["function"]["name"] in self.callable]
         if self.forced:
             return forced_schema(functions, syntax.key, listed=syntax.listed, several=self.parallel)
@@ -55,7 +58,7 @@ class ToolUse:
 
 
 def call_syntax(source: str) -> CallSyntax:
-    """The syntax that a chat template shows."""
+    """The syntax of calls that the text of a chat template shows."""
     if "[TOOL_CALLS]" in source and "[ARGS]" not in source:
         return CallSyntax("[TOOL_CALLS]", listed=True)
     if "<tool_call>" in source and "<function=" not in source:
@@ -119,7 +122,7 @@ def _checked_name(name: object, param: str) -> str:
 
 
 def _choice(choice: str | Mapping[str, Any] | None, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The mode, and the one function that is wanted, if it is one."""
+    """The mode, and the function that is asked for by name, if any."""
     if choice is None:
         return "auto", ()
     if isinstance(choice, str):

@@ -15,7 +15,7 @@ def usage(groups: Sequence[Sequence[Completion]], reasoning_tokens: int = 0) -> 
     A prompt counts once, whatever the number of its choices; cached_tokens are those that its first choice found in
     the cache. accepted_prediction_tokens are the tokens of the answers that came from a draft, whoever drafted: the
     `prediction` of the request, repeated text or the draft model (`Completion.drafted`).
-    rejected_prediction_tokens are all other tokens that were drafted (`Stats.drafted`); other than at OpenAI they are
+    rejected_prediction_tokens are all other tokens that were drafted (`Stats.drafted`); unlike OpenAI's, they are
     no part of completion_tokens.
     """
     firsts = [group[0].stats for group in groups]

@@ -34,7 +34,7 @@ class Candidate:
 
 
 def candidates(store: Store, beside: Path | None = None) -> list[Candidate]:
-    """Each file once, however many names and copies it has. beside: a file whose folder is looked into too.
+    """Each file once, however many names and copies it has. beside: a file whose folder is searched too.
 
     Copies that localspec prepared of a draft are no candidates of their own: they come with it. Nor are
     catalogue files that are not here and never a draft.
@@ -49,7 +49,7 @@ def candidates(store: Store, beside: Path | None = None) -> list[Candidate]:
 
 
 def _add(found: dict[object, Candidate], key: object, candidate: Candidate) -> None:
-    """The first of a kind counts; what is only in the catalogue gets the place of one that is here."""
+    """The first of a kind counts; one known from the catalogue alone takes the path of a copy that is here."""
     known = found.setdefault(key, candidate)
     if known.path is None and candidate.path is not None:
         found[key] = replace(known, path=candidate.path, origin=candidate.origin)

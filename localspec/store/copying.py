@@ -25,7 +25,7 @@ def hashed(path: Path, report: Reporter) -> str:
 
 
 def append(source: Path, partial: Path, report: Reporter) -> None:
-    """Adds the bytes of `source` that `partial` lacks. Raises OSError."""
+    """Adds the bytes of `source` that `partial`, its beginning, lacks. Raises OSError."""
     with source.open("rb") as read, partial.open("ab") as write:
         done = read.seek(write.tell())
         while block := read.read(BLOCK):
@@ -35,9 +35,9 @@ def append(source: Path, partial: Path, report: Reporter) -> None:
 
 
 def copy_verified(file: ModelFile, source: Path, destination: Path, report: Reporter) -> None:
-    """Makes `destination` the file: taken as it is if it is right, gone on with if a copy was stopped.
+    """Makes `destination` the file: kept as it is if it is right, resumed if an earlier copy was stopped.
 
-    Raises HashMismatch if `source` is not the file (`destination` then is not touched), DiskFull, StoreError.
+    Raises HashMismatch if `source` is not the file (`destination` is then not touched), DiskFull, StoreError.
     """
     same_size = destination.is_file() and destination.stat().st_size == file.bytes
     if same_size and sha256_of(destination, lambda done: report(done, "verify")) == file.sha256:
@@ -54,7 +54,7 @@ def copy_verified(file: ModelFile, source: Path, destination: Path, report: Repo
 
 
 def hard_link(source: Path, link: Path) -> bool:
-    """Whether `link` could be made a hard link to `source`: not on another disk, nor on every file system."""
+    """Makes `link` a hard link to `source`; False where that is not possible (another disk, some file systems)."""
     link.unlink(missing_ok=True)
     with suppress(OSError, NotImplementedError):
         link.hardlink_to(source.resolve())

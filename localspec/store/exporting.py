@@ -28,12 +28,12 @@ def export(
     prepared: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Path:
-    """Makes `folder`, with the pair's files in it; the path of its pair file, which is written last.
+    """Makes `folder` with the pair's files in it; returns the path of its pair file, which is written last.
 
-    prepared: ship the copy of the draft that is the faster one on this machine.
+    prepared: ship the copy of the draft that is fastest on this machine.
 
     Stopped at any moment, the next call goes on. Raises NotDownloaded, DiskFull, HashMismatch, and StoreError if
-    the folder holds anything else: where no pair file says that it was exported, nothing in it is replaced.
+    the folder holds anything else: without a pair file it is not known to be an export, and nothing is replaced.
     """
     models = _models(pair, store, prepared)
     shipped = replace(pair, target=models[0].file, draft=models[1].file if len(models) > 1 else None)
@@ -67,7 +67,7 @@ class _Model:
 
     @classmethod
     def of(cls, file: ModelFile, first: Path, prefix: str = "") -> _Model:
-        """prefix: goes before the names in the folder."""
+        """first: path of the first piece. prefix: put before the names in the folder."""
         others = (first.with_name(part.file) for part in file.parts[1:])
         pieces = [_beside(piece, prefix + piece.file) for piece in file.pieces]
         return cls(split_model(pieces) if file.parts else pieces[0], (first, *others))
@@ -139,7 +139,7 @@ def _refuse_others(folder: Path, shipped: Pair) -> None:
 
 
 def _refuse_foreign(folder: Path, shipped: Pair, texts: Mapping[str, str]) -> None:
-    """Files of the names that an export gives, and of other bytes: somebody else's."""
+    """Raises StoreError for a file with a name of the export and other bytes: it is somebody else's."""
     for name, text in texts.items():
         path = folder / name
         if path.exists() and not (path.is_file() and path.read_bytes() == text.encode()):
@@ -170,7 +170,7 @@ def _missing_bytes(file: ModelFile, folder: Path) -> int:
 
 
 def licence_note(pair: Pair) -> str:
-    """What whoever passes the files on has to know."""
+    """The licence note: what anyone who passes the files on has to know."""
     lines = [
         f"Model pair {pair.name}: {pair.summary}",
         "",
@@ -185,7 +185,7 @@ def licence_note(pair: Pair) -> str:
 
 
 def origins(file: ModelFile) -> list[str]:
-    """Where the bytes can be had, each in words."""
+    """Where the bytes can be had: a phrase for each source; relative paths are left out."""
     found = []
     for source in file.sources:
         if isinstance(source, HubSource):

@@ -16,7 +16,8 @@ from localspec.system.progress import Reporter
 def adopt(file: ModelFile, store: Store, report: Reporter) -> Path | None:
     """Takes the file over from the cache if it lies there with the right sha256: by hard link, else by copy.
 
-    Call with the file's lock held. Raises DiskFull if a copy is needed and does not fit.
+    Call with the file's lock held. Returns its path in the store, or None.
+    Raises DiskFull if a copy is needed and does not fit.
     """
     report.source = "cache"
     for source in file.sources:

@@ -21,9 +21,11 @@ _FORMATS = {name.upper(): name for name in FILE_TYPES.values()}
 
 @dataclass(frozen=True)
 class Holding:
-    """paths: of target and draft, None where a file is not here. formats: the quantization of each, or "".
+    """What this disk holds of `pair`.
 
-    prepared: what is known of copies of the draft, or None. last_used: of the target, in UTC.
+    presence: whether all its files are here, or something of them. paths: of target and draft, None if not here.
+    formats: the quantization of each, or "". prepared: what is known of copies of the draft, or None.
+    last_used: of the target, in UTC.
     """
 
     pair: Pair
@@ -40,7 +42,7 @@ class Holding:
 
 
 def holding(pair: Pair, store: Store) -> Holding:
-    """Looks at the disk and changes nothing. Raises StoreError."""
+    """What `store` holds of `pair`; changes nothing. Raises StoreError."""
     paths = tuple(store.path(file) for file in pair.files)
     draft = paths[1] if len(paths) > 1 else None
     return Holding(
@@ -54,7 +56,7 @@ def holding(pair: Pair, store: Store) -> Holding:
 
 
 def format_in_name(name: str) -> str:
-    """The quantization that a file name ends in, by its usual name, or ""."""
+    """The quantization that a file name ends with, by its usual name, or ""."""
     last = re.split(r"[-.]", re.sub(r"(?i)(-\d{5}-of-\d{5})?\.gguf$", "", name))[-1]
     return _FORMATS.get(last.upper(), "")
 

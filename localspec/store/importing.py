@@ -25,7 +25,10 @@ def checked_size(path: Path) -> int:
 
 
 def recognised(path: Path, known: Sequence[ModelFile], report: Reporter) -> ModelFile | None:
-    """Which of the `known` files this is, by its sha256; None without hashing where no size fits."""
+    """Which of the `known` files this is, by its sha256, or None; not hashed if no size fits.
+
+    Raises ModelFileError, StoreError.
+    """
     size = checked_size(path)
     candidates = {file.sha256: file for file in known if file.bytes == size}
     return candidates.get(hashed(path, report)) if candidates else None
@@ -34,7 +37,8 @@ def recognised(path: Path, known: Sequence[ModelFile], report: Reporter) -> Mode
 def take_over(file: ModelFile, source: Path, store: Store, report: Reporter) -> Path:
     """Gives the store the file: by hard link where the disk allows it, else by a copy that can be resumed.
 
-    source: has just been hashed to be the file. Raises HashMismatch, DiskFull, StoreError.
+    source: a path whose bytes were just hashed and are the file. Returns its path in the store.
+    Raises HashMismatch, DiskFull, StoreError.
     """
     store.prepare()
     partial = store.partial(file)

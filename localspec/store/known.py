@@ -35,6 +35,6 @@ def known_pair(name: str, store: Store) -> Pair:
 
 
 def known_files(store: Store) -> list[ModelFile]:
-    """The files of all of them, each once, and split models in their parts."""
+    """The files of all known pairs, each once; of a split model, its parts. Raises CatalogueError."""
     files = [piece for pair in known_pairs(store) for piece in pair.pieces]
     return list({file.sha256: file for file in reversed(files)}.values())

@@ -29,7 +29,7 @@ class Measurement:
 class Measurements:
     """A cache, one file for each set of facts: what cannot be read, or written, is measured again.
 
-    format: of the results; others are passed over.
+    format_: version of the results; files of other versions are ignored.
     """
 
     def __init__(self, folder: Path, format_: int) -> None:
@@ -37,12 +37,12 @@ class Measurements:
         self._format = format_
 
     def find(self, facts: Facts) -> Mapping[str, Any] | None:
-        """The result for exactly these facts."""
+        """The result for exactly these facts, or None."""
         found = self._read(self._path(facts))
         return found.result if found and found.facts == facts else None
 
     def keep(self, facts: Facts, result: Mapping[str, object]) -> None:
-        """Write it down. A read-only folder is no reason to fail."""
+        """Write the result down. A read-only folder is no reason to fail."""
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             data = {"format": self._format, "facts": facts, **result}
@@ -66,5 +66,5 @@ class Measurements:
 
 
 def this_machine() -> list[object]:
-    """What tells machines apart."""
+    """Facts that tell machines apart, ready for JSON."""
     return [platform.node(), platform.machine(), platform.processor(), os.cpu_count()]

@@ -27,7 +27,7 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 def check_name(name: str, store: Store) -> None:
-    """Raises InvalidRequest (`name`) if a pair of one's own cannot have that name, or another pair has it."""
+    """Raises InvalidRequest (`name`) if a user's pair cannot have that name, or another pair has it."""
     if not PAIR_NAME.fullmatch(name) or _RESERVED.fullmatch(name):
         raise InvalidRequest(
             f"A pair cannot be named {name!r}.",
@@ -42,7 +42,7 @@ def check_name(name: str, store: Store) -> None:
 def own_file(path: Path, show: ProgressCallback | None, known: Sequence[ModelFile] = ()) -> ModelFile:
     """The file at `path`, or the split model whose first part it is, hashed.
 
-    known: files whose other sources are taken over where it is the same. Raises StoreError.
+    known: where one of these has the same sha256, its name and other sources are taken over. Raises StoreError.
     """
     name = part_name(path.name)
     if name is None or name.count == 1:
@@ -100,7 +100,10 @@ def own_pair(
 
 
 def keep_pair(pair: Pair, store: Store) -> Path:
-    """Writes the pair file, unless it is there already. Raises InvalidRequest if the name is taken, StoreError."""
+    """Writes the pair file unless it is there already; returns its path.
+
+    Raises InvalidRequest if the name is taken, StoreError.
+    """
     store.prepare()
     path = catalogue.own_folder(store.home) / f"{pair.name}.toml"
     text = _checked_text(pair, path)
@@ -114,7 +117,7 @@ def keep_pair(pair: Pair, store: Store) -> Path:
 
 
 def forget_pair(name: str, store: Store) -> Path | None:
-    """Removes the pair file, if it is the user's own; its path, or None. Raises StoreError."""
+    """Removes the pair file if it is the user's own; returns its path, or None. Raises StoreError."""
     path = catalogue.own_path(name, store.home)
     if path is None or path.parent != catalogue.own_folder(store.home):
         return None
@@ -124,7 +127,7 @@ def forget_pair(name: str, store: Store) -> Path | None:
 
 
 def _checked_text(pair: Pair, path: Path) -> str:
-    """What is written is read back first. A path that is no text (bytes of an old encoding) cannot be kept."""
+    """The text of the pair file, checked by reading it back. A path that is not valid Unicode is refused."""
     text = pair_text(pair)
     try:
         text.encode()

@@ -70,7 +70,7 @@ class Trial:
     seconds: per draft token, by format; "original" is the draft itself.
     chosen:  the format to draft with here.
     fault:   why no copy could be made, or "".
-    settled: whether the choice stands; else its copies are kept for another trial.
+    settled: whether the choice stands; if not, the copies are kept for another trial.
     """
 
     facts: Mapping[str, object]
@@ -114,7 +114,7 @@ def _trial(data: Mapping[str, object]) -> Trial:
 class PreparedDrafts:
     """The folder `prepared` of a store: for each draft a folder with its copies and `record.json`.
 
-    Reading makes nothing; a record that is damaged, or speaks of a file that has changed, does not exist.
+    Reading creates nothing. A record that is damaged, or about a file that has changed, counts as absent.
     """
 
     def __init__(self, home: Path) -> None:
@@ -136,12 +136,12 @@ class PreparedDrafts:
         return None
 
     def record(self, source: Source) -> Record | None:
-        """What is known of this very file."""
+        """What is known of this very file, or None."""
         record = self._read(self.folder / source.key)
         return record if record is not None and record.source.is_same(source) else None
 
     def trial(self, source: Source, facts: Mapping[str, object]) -> Trial | None:
-        """The settled trial under these facts; None too where the copy it chose is gone."""
+        """The settled trial under these facts, or None; also None if the copy it chose is gone."""
         record = self.record(source)
         for trial in record.trials if record else ():
             if trial.facts == facts:
@@ -150,7 +150,7 @@ class PreparedDrafts:
         return None
 
     def records(self) -> list[Record]:
-        """All of them, also of drafts that are gone, by file name."""
+        """All records, even of drafts that are gone, sorted by file name."""
         folders = self.folder.iterdir() if self.folder.is_dir() else ()
         found = [record for folder in folders if (record := self._read(folder)) is not None]
         return sorted(found, key=lambda record: (Path(record.source.file).name, record.source.file))
@@ -174,7 +174,7 @@ class PreparedDrafts:
                 yield
 
     def keep(self, source: Source, trial: Trial) -> None:
-        """Records a trial, under the lock; copies that no trial wants, and left-overs, are removed."""
+        """Records a trial, and removes copies that no trial wants, and left-overs. Call it with the lock held."""
         record = self.record(source)
         others = (old for old in record.trials if old.facts != trial.facts) if record else ()
         trials = (*others, trial)
@@ -192,7 +192,7 @@ class PreparedDrafts:
     def remove(self, source: Source) -> int:
         """Removes what was prepared from it; returns the bytes of the copies.
 
-        Raises StoreError if the draft is just being prepared, or a copy is in use and the system minds.
+        Raises StoreError if the draft is just being prepared, or a copy is in use and the system does not let it go.
         """
         folder = self.folder / source.key
         if not folder.is_dir():

@@ -25,9 +25,9 @@ LOCK_AGE = 3600.0
 
 @dataclass(frozen=True)
 class LeftOver:
-    """path: a file or a folder. reason: why nothing needs it, as a clause. lock: the name of the lock it is under.
+    """path: a file or a folder. reason: why nothing needs it, as a clause. lock: the name of its lock, or "".
 
-    precious: it is whole and verified, only no pair is known that needs it: ask first.
+    precious: whole and verified, but no known pair needs it: ask first.
     """
 
     path: Path
@@ -50,12 +50,12 @@ def left_overs(store: Store) -> list[LeftOver]:
 
 
 def knows_all(store: Store) -> bool:
-    """Whether every pair file and every pin could be read: else a model of no known pair may be one of theirs."""
+    """Whether every pair file and pin can be read: if not, a model of no known pair may belong to one of those."""
     return not catalogue.warnings(home=store.home) and not Pins(store.home).damaged()
 
 
 def remove_left_over(item: LeftOver, store: Store) -> bool:
-    """Whether it was removed: not if another process is at work on it. Raises StoreError."""
+    """Removes it; False if another process is at work on it. Raises StoreError."""
     with disk_errors(store.home):
         if not item.lock:
             _remove(item.path)
@@ -88,7 +88,7 @@ def _remove(path: Path) -> None:
 
 
 def _partials(store: Store) -> Iterator[LeftOver]:
-    """Of files that are complete, or that no pair has; what a pull can go on from stays."""
+    """Partials of files that are complete or that no pair has; those that a pull can resume from stay."""
     known, sure = _known(store), knows_all(store)
     complete = {path.parent.name for path in held_paths(store)}
     complete |= {piece.sha256 for pair in known_pairs(store) for piece in pair.pieces if store.held(piece)}

@@ -26,7 +26,7 @@ class Store:
 
     home:  the folder; by default the environment variable LOCALSPEC_HOME, else the user's data folder.
 
-    Raises StoreError if the folder cannot be, or was written by a newer localspec.
+    Raises StoreError if the folder cannot be used, or was written by a newer localspec.
     """
 
     def __init__(self, home: Path | None = None) -> None:
@@ -62,7 +62,10 @@ class Store:
         return path if path.is_file() else self._own(file)
 
     def pair_paths(self, pair: Pair, *, with_draft: bool = True) -> tuple[Path, Path | None]:
-        """Target and draft (None if the pair has none, or it is not wanted). Raises NotDownloaded."""
+        """Paths of target and draft (None if the pair has none, or it is not wanted).
+
+        Raises NotDownloaded, or StoreError for a missing file that no download brings back.
+        """
         files = pair.files if with_draft else (pair.target,)
         found = [self.path(file) for file in files]
         missing = [file for file, path in zip(files, found, strict=True) if path is None]
@@ -81,7 +84,7 @@ class Store:
         return target, draft
 
     def _refuse_lost(self, pair: Pair, missing: list[ModelFile]) -> None:
-        """No download brings back a file that exists only where its owner keeps it."""
+        """Raises StoreError for a missing file that existed only where its owner kept it: nothing can fetch it."""
         for piece in (piece for file in missing for piece in file.pieces if self.path(piece) is None):
             if piece.local_paths and len(piece.local_paths) == len(piece.sources):
                 where = " or ".join(map(str, piece.local_paths))
@@ -143,7 +146,7 @@ class Store:
             yield
 
     def check(self, file: ModelFile, path: Path, report: Reporter) -> None:
-        """Returns if the sha256 of `path` is right; else raises HashMismatch, and a file of this store is removed.
+        """Raises HashMismatch unless the sha256 of `path` is right; a wrong file is removed, unless it is a user's own.
 
         path: of a split model, its first part.
         """
@@ -167,12 +170,12 @@ class Store:
         )
 
     def accept(self, file: ModelFile, fetched: Path, report: Reporter) -> Path:
-        """Gives `fetched` its final name after `check`."""
+        """Gives `fetched` its final name after `check`; returns the new path. Raises HashMismatch."""
         self.check(file, fetched, report)
         return self.keep(file, fetched)
 
     def keep(self, file: ModelFile, verified: Path) -> Path:
-        """Gives `verified`, whose sha256 is known to be right, its final name."""
+        """Gives `verified`, whose sha256 is known to be right, its final name; returns the new path."""
         path = self.place_of(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         # A hard link into the Hugging Face cache may be read-only; its bytes are long on the disk.

@@ -42,7 +42,7 @@ class StoredFile:
 
 
 def stored_files(store: Store, pairs: Sequence[Pair] | None = None) -> list[StoredFile]:
-    """What is on the disk of these pairs; by default of all pairs, and what the store holds besides."""
+    """The files of these pairs that are on the disk; by default those of all pairs, and all others in the store."""
     known = known_pairs(store)
     users: dict[str, list[str]] = {}
     for pair in known:
@@ -70,7 +70,7 @@ def held_paths(store: Store) -> list[Path]:
 
 
 def set_aside(file: StoredFile, store: Store) -> Path:
-    """Moves a damaged file of the store out of the way; where it lies now. Raises StoreError."""
+    """Moves a damaged file of the store out of the way; returns its new path. Raises StoreError."""
     if file.own:
         raise StoreError(f"{file.path} is not the store's.", "Remove it yourself.", path=str(file.path))
     label = ModelFile(file.path.name, file.size or 0, file.sha256, ())

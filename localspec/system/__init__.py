@@ -1,1 +1,1 @@
-"""The machine and its disk: folders, locks, partial files, memory, processes and threads. It knows no models."""
+"""The machine and its disk, knowing no models: folders, locks, partial files, memory, processes and threads."""

@@ -37,7 +37,7 @@ def close_before_library(silence: Callable[[], None]) -> None:
 
 @cache
 def _register() -> None:
-    """Also before a library is there: a load may be under way at exit."""
+    """Close at exit even if no library is there yet: a load may be under way."""
     atexit.register(_close_all)
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 SHORT = 4096
-"""Bytes of text that every thread's own stack bears."""
+"""Bytes of text that any thread's own stack is deep enough for."""
 BYTES_PER_CHARACTER = 512
 """Some pre-tokenizers use std::regex, which was seen to take 315 bytes of stack for each character of a run."""
 
@@ -17,7 +17,7 @@ _starting = threading.Lock()
 
 
 def with_deep_stack(call: Callable[[], Result], length: int) -> Result:
-    """The result of `call`, in a thread whose stack bears a text of `length` bytes."""
+    """The result of `call`, run where the stack is deep enough for a text of `length` bytes. Raises what it raises."""
     if length <= SHORT:
         return call()
     future: Future[Result] = Future()
@@ -40,5 +40,5 @@ def with_deep_stack(call: Callable[[], Result], length: int) -> Result:
 
 
 def _rounded(size: int) -> int:
-    """A multiple of every page size in use."""
+    """The next multiple of 64 KiB, and so of every page size in use."""
     return ((size >> 16) + 1) << 16

@@ -10,7 +10,7 @@ _computes_in: list[int] = []
 
 
 def claim_process() -> None:
-    """This process computes from now on. Raises `BackendError` where one that it was forked from did before."""
+    """Note that this process computes. Raises `BackendError` if one that it was forked from did so before."""
     check_process()
     if not _computes_in:
         _computes_in.append(os.getpid())

@@ -1,4 +1,4 @@
-"""LoadWatch: how far the loading in a thread has come, and its end from outside."""
+"""LoadWatch: how far a load in a thread has come, and how to end it from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Flag(Protocol):
 class LoadWatch:
     """One load. `report` hears the stage and the share done (0 to 1, never less than before), in the loading thread.
 
-    `cancel` works from any thread: the weights' reading ends at the next tensor, a measuring pass in its middle.
+    `cancel` works from any thread: reading weights ends at the next tensor, a measuring pass at once.
     """
 
     def __init__(self, report: Report = lambda stage, fraction: None) -> None:
@@ -47,7 +47,7 @@ class LoadWatch:
             flag.set()
 
     def adopt(self, flag: Flag) -> None:
-        """A flag made by this load, which is set when the load is cancelled."""
+        """Take on a flag of this load, to be set when the load is cancelled."""
         with self._lock:
             self._flags.add(flag)
             cancelled = self._cancelled
@@ -55,18 +55,18 @@ class LoadWatch:
             flag.set()
 
     def stage(self, text: str, low: float, high: float) -> None:
-        """A new stage, which takes the load from the share `low` to `high`. Raises `LoadCancelled`."""
+        """Begin a stage, which takes the load from the share `low` to `high`. Raises `LoadCancelled`."""
         self.check()
         self._stage, self._low, self._high = text, low, high
         self.advance(0.0)
 
     def say(self, text: str) -> None:
-        """Other words for the stage."""
+        """Change the text of the stage."""
         self._stage = text
         self.advance(0.0)
 
     def advance(self, fraction: float) -> bool:
-        """A share of the stage is done; False if the load is to end."""
+        """Report that a share (0 to 1) of the stage is done; False if the load is to end."""
         done = self._low + (self._high - self._low) * min(max(fraction, 0.0), 1.0)
         self._done = max(self._done, done)
         self._report(self._stage, self._done)
@@ -82,13 +82,13 @@ _watch: ContextVar[LoadWatch | None] = ContextVar("localspec_load_watch", defaul
 
 
 def current_watch() -> LoadWatch | None:
-    """The watch over what this thread loads."""
+    """The watch over what this thread loads, or None."""
     return _watch.get()
 
 
 @contextmanager
 def watching(watch: LoadWatch) -> Iterator[None]:
-    """What this thread loads inside the block is watched."""
+    """`watch` follows what this thread loads inside the block."""
     token = _watch.set(watch)
     try:
         yield

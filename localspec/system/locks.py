@@ -20,8 +20,8 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
     """Holds the lock of that name, which ends with the process however that ends.
 
     waiting:  called again and again while another process or thread has the lock.
-    A disk without locks (some network disks) gets a file instead that names its owner: of an owner that was
-    killed it is taken over.
+    A disk without locks (some network disks) gets a file instead that names its owner: if that was
+    killed, the file is taken over.
     Raises OSError.
     """
     from filelock import FileLock, SoftFileLock

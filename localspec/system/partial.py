@@ -30,7 +30,7 @@ class Partial:
 
     @property
     def leftovers(self) -> list[Path]:
-        """Everything on the disk that belongs to it."""
+        """Every path on the disk that belongs to it."""
         return list(self.path.parent.glob(f"{self.path.stem}.*"))
 
     def repair(self) -> None:
@@ -66,7 +66,7 @@ class Partial:
         write_durably(self._journal, json.dumps({"origin": origin, "parts": lengths}))
 
     def discard(self) -> None:
-        """Removes everything."""
+        """Removes every path that belongs to it."""
         for path in self.leftovers:
             _remove(path)
 

@@ -11,7 +11,7 @@ _USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in
 
 
 def total_memory() -> int:
-    """Bytes this process could have at most."""
+    """Bytes of memory that this process could have at most."""
     import psutil
 
     total = int(psutil.virtual_memory().total)
@@ -19,7 +19,7 @@ def total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that are free now, or hold nothing but copies of files."""
+    """Bytes of memory that are free now, or hold nothing but copies of files."""
     import psutil
 
     free = int(psutil.virtual_memory().available)

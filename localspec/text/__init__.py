@@ -1,1 +1,1 @@
-"""Ids to text and text to ids: prompts, streaming, stop strings."""
+"""Messages to ids, and ids to text, thoughts and tool calls."""

@@ -9,7 +9,7 @@ from localspec.errors import InvalidRequest
 
 
 class Detokenizer:
-    """piece: the bytes of one id.
+    """Ids to text, one by one. piece: the bytes of one id.
 
     The pieces of text joined are the whole answer's bytes decoded as UTF-8, with U+FFFD for what is not
     valid.
@@ -36,7 +36,7 @@ MAX_STOPS = 64
 class StopMatcher:
     """Lets text through until the first stop string is complete; that string and all after it are dropped.
 
-    Two that are complete at the same character: the longer one counts, so that less is shown. Raises
+    Of two that are complete at the same character the longer one counts, so that less is shown. Raises
     InvalidRequest for an empty stop string, one that is no text, and for more than 64 of them.
     """
 
@@ -65,13 +65,13 @@ class StopMatcher:
         return rest
 
     def _first_match(self, text: str) -> int | None:
-        """Where the stop string begins that is the first to be complete."""
+        """Where the stop string that is complete first begins, or None."""
         found = ((text.find(stop), len(stop)) for stop in self._stops)
         ends = [(start + length, start) for start, length in found if start >= 0]
         return min(ends)[1] if ends else None
 
     def _held_back(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string may begin."""
+        """Length of the longest end of `text` that a stop string may begin with."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length

@@ -97,7 +97,7 @@ def _bad_calls(index: int, what: str, remedy: str) -> InvalidRequest:
 
 
 def checked_tools(tools: object) -> list[Mapping[str, Any]]:
-    """Functions that the model may call, as a list; none for None. Raises InvalidRequest for no list of dicts."""
+    """Functions that the model may call, as a list; [] for None. Raises InvalidRequest unless it is a list of dicts."""
     if tools is None:
         return []
     if isinstance(tools, str | bytes) or not isinstance(tools, Sequence):
@@ -113,7 +113,7 @@ def checked_tools(tools: object) -> list[Mapping[str, Any]]:
 
 
 def checked_variables(variables: object) -> Mapping[str, Any]:
-    """What a template is told by name; nothing for None. Raises InvalidRequest for what is no dict of names."""
+    """Variables for the chat template; {} for None. Raises InvalidRequest for anything but a dict by names."""
     if variables is None:
         return {}
     if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):

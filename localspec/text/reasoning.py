@@ -36,7 +36,7 @@ class ReasoningTags:
 def reasoning_tags(template: Template, variables: Mapping[str, Any] | None = None) -> ReasoningTags | None:
     """The tags that a chat template knows, or None for a model that does not think.
 
-    variables: those the prompt will be rendered with. Whether the prompt opens the thoughts is seen in a rendered one.
+    variables: those the prompt will be rendered with. A rendered prompt shows whether it opens the thoughts.
     """
     source = template.source or ""
     for opening, closing in KNOWN_TAGS:
@@ -114,12 +114,12 @@ class ReasoningSplitter:
 
 
 def _certain(text: str, closing: str) -> int:
-    """Length of the part of `text` that neither blanks before the closing tag nor its beginning can end."""
+    """Length of the part of `text` that cannot be blanks before the closing tag, or the beginning of that tag."""
     return len(text[: len(text) - held_back(text, closing)].rstrip())
 
 
 def held_back(text: str, *tags: str) -> int:
-    """Length of the longest end of `text` with which one of `tags`, not yet whole, may begin."""
+    """Length of the longest end of `text` that one of `tags`, not yet whole, may begin with."""
     longest = max(map(len, tags), default=0)
     for length in range(min(longest - 1, len(text)), 0, -1):
         if any(tag.startswith(text[-length:]) for tag in tags):

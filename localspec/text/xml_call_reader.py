@@ -19,7 +19,7 @@ class XmlCallReader:
     """Takes `<function=NAME>`, any number of `<parameter=KEY>`, value, `</parameter>`, and `</function>` in.
 
     The interface is `CallReader`'s. names: the functions there are. parameters: by function, the JSON schema of its
-    arguments: a value is text where the schema says so or nothing, and else what it is as JSON. `arguments` grows by
+    arguments: a value is text where the schema allows it or says nothing, else what it is as JSON. `arguments` grows by
     whole values.
     """
 
@@ -72,7 +72,7 @@ class XmlCallReader:
         return True
 
     def _read_parameter(self) -> bool:
-        """What stands between parameters means nothing."""
+        """Read one parameter; what stands between parameters means nothing."""
         end, found = self._held.find(END), _PARAMETER.search(self._held)
         if found is None or 0 <= end < found.start():
             self.done = end >= 0
