@@ -1,4 +1,4 @@
-"""A forked process has the memory of the models and none of llama.cpp's threads: a pass there would never end."""
+"""A forked process has the memory of the models and none of the threads that compute: a pass there would never end."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def check_process() -> None:
     """Raise `BackendError` in a forked process."""
     if is_forked():
         raise BackendError(
-            "llama.cpp was used in the process that this one was forked from, and its threads are not here.",
+            "Models computed in the process that this one was forked from, and their threads are not here.",
             "Start the process with multiprocessing's spawn method, and load the model in it.",
         )
