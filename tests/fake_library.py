@@ -1,4 +1,4 @@
-"""A compute library without C: a cell is a digest of all that was read up to it, and a row a function of that digest.
+"""A compute library without C: a cell is a digest of all that was read up to it, and a row a function of the cell.
 
 Two files mostly agree, as a draft and its target do. Whatever is wrong in the cells makes every later row another one.
 """
@@ -28,6 +28,7 @@ from localspec.errors import (
     StateError,
 )
 from localspec.gguf.metadata import Metadata
+from localspec.system.cores import physical_cores
 from localspec.system.load_watch import check_cancelled
 
 if TYPE_CHECKING:
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
 
 NORMAL = 1
 """The type of a token that is text."""
-SHARE = 0.3
-"""Of a row that the file alone decides."""
+SHARE = 0.2
+"""Of a row that the file and the kernels alone decide."""
 SILENT = -30.0
 """Logit of what is no text: control tokens and padding."""
 SIZE = 8
-"""Bytes of a cell."""
+"""Bytes of a digest; a cell has two, of the ids alone and of the kernels that read them too."""
+START = bytes(2 * SIZE)
+"""What goes before the first cell."""
 GONE = b""
 """A cell that a saved state did not hold."""
 
@@ -130,7 +133,7 @@ class FakeContext:
         self.n_ctx, self.n_vocab = options.n_ctx, weights.metadata.n_vocab
         self.n_batch = min(options.n_batch, options.n_ctx)
         self.n_outputs = min(options.n_outputs, self.n_batch)
-        self.threads = options.threads or 1
+        self.threads = options.threads or physical_cores()
         self.can_cut = not library.recurrent
         self.whole_states = library.recurrent or library.window > 0
         self.decode_seconds = 0.0
@@ -164,8 +167,7 @@ class FakeContext:
             self.during()
             if self.cancel is not None and self.cancel.is_set:
                 raise DecodeCancelled("The pass was cancelled.", code=2)
-            before = cells[-1] if cells else bytes(SIZE)
-            cells.append(_digest(before, token.to_bytes(4, "little"), bytes([kernel])))
+            cells.append(_cell(cells[-1] if cells else START, token, kernel))
         last = len(cells) - span.num_padding
         return [self.weights.row(cell) for cell in cells[last - span.num_logits : last]]
 
@@ -204,7 +206,8 @@ class FakeContext:
         assert not self.closed, "a state for a closed context"
         facts, packed = state.unpack(data)
         length = state.check_owner(facts, self._owner, self.n_ctx + self.options.spare)
-        held = [bytes(packed[start : start + SIZE]) for start in range(0, len(packed), SIZE)]
+        size = len(START)
+        held = [bytes(packed[start : start + size]) for start in range(0, len(packed), size)]
         if len(held) != min(length, self._reach):
             self._cells[sequence_id] = []
             raise StateError(f"A state of {length} tokens has {len(held)} cells.", "Read the prompt again.")
@@ -235,13 +238,13 @@ class FakeWeights:
 
     def expected(self, prefix: Sequence[int]) -> Logits:
         """Logits of what follows `prefix`, without a context."""
-        cell = bytes(SIZE)
+        cell = START
         for token in prefix:
-            cell = _digest(cell, token.to_bytes(4, "little"), bytes(1))
+            cell = _cell(cell, token, 0)
         return self.row(cell)
 
     def _make_row(self, cell: bytes) -> Logits:
-        common, own = (self._noise(cell, name) for name in (b"", self._own))
+        common, own = self._noise(cell[:SIZE]), self._noise(cell[SIZE:], self._own)
         row = self.library.scale * ((1 - SHARE) * common + SHARE * own)
         row[self._silent] = SILENT
         return row.astype(np.float32)
@@ -277,7 +280,7 @@ class FakeLibrary:
     window: int = 0
     own_vocabulary: bool = True
     kernels: tuple[int, ...] = ()
-    scale: float = 3.0
+    scale: float = 8.0
     opened: list[FakeWeights] = field(default_factory=list)
 
     package = "made-up"
@@ -330,6 +333,12 @@ class FakeLibrary:
 
     def probe(self, seconds: float) -> Probe:
         return Probe(stage="done", version=self.version)
+
+
+def _cell(before: bytes, token: int, kernel: int) -> bytes:
+    """The cell behind `before`."""
+    read = token.to_bytes(4, "little")
+    return _digest(before[:SIZE], read) + _digest(before[SIZE:], read, bytes([kernel]))
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -146,7 +146,12 @@ def test_json_is_one_object_with_everything() -> None:
         "drafting",
         "notice",
     ]
-    assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == ("🙂", [ord("🙂")], "stop", 7)
+    assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == (
+        "🙂",
+        [ord("🙂")],
+        "stop",
+        7,
+    )
     assert answer["statistics"]["acceptance_rate"] == 0.75
     assert (answer["sampling"]["temperature"], answer["sampling"]["top_k"]) == (0.8, 40)
     assert answer["settings"]["draft"]["file"] == "/models/draft.gguf"
