@@ -279,7 +279,8 @@ def test_the_cells_of_a_saved_conversation_are_those_of_one_build(
         use(FakeLibrary(build))
         with load(files) as llm:
             again = Conversation.load(llm, path)
-            assert ("is restored" in again.restored) == (build == "fake 1")
+            became = "is restored" if build == "fake 1" else "are not those it was saved with"
+            assert again.restored.count(became) == 2
             assert ask(again, "And then?") == (ids, cached)
 
 
@@ -355,17 +356,34 @@ def cached(llm: LLM, library: FakeLibrary, target: Path, prompt: list[int]) -> i
     return answer.stats.cached_tokens
 
 
+def whole(library: FakeLibrary, target: Path, prompt: list[int]) -> list[int]:
+    """The prompt and the answer to it."""
+    return [*prompt, *plain(library, target, prompt, GREEDY["max_tokens"])]
+
+
 @pytest.mark.parametrize("kind", ["recurrent", "windowed"])
-def test_cells_that_are_only_of_use_whole_are_kept_whole(tmp_path: Path, use: Use, kind: str) -> None:
+def test_copies_of_cells_that_are_only_of_use_whole_are_used_whole(
+    tmp_path: Path, use: Use, kind: str
+) -> None:
     library = use(FakeLibrary(recurrent=kind == "recurrent", window=16 * (kind == "windowed")))
     write = write_mamba if kind == "recurrent" else write_llama
     target = write(tmp_path / "target.gguf")
+    first, second = (whole(library, target, prompt) for prompt in (FIRST, SECOND))
     with load([target]) as llm:
         assert cached(llm, library, target, FIRST) == 0
         assert cached(llm, library, target, SECOND) == 0
-        whole = [*FIRST, *plain(library, target, FIRST, GREEDY["max_tokens"])]
-        assert cached(llm, library, target, [*whole, 65, 66]) == len(whole) - 1
-        assert cached(llm, library, target, [*SECOND[:-1], 65, 66]) == 0, "it leaves what is kept half-way"
+        assert cached(llm, library, target, [*first, 65]) == len(first) - 1
+        assert cached(llm, library, target, [*SECOND[:-1], 65]) == 0, "it leaves what is kept half-way"
+        cached(llm, library, target, FIRST)
+        assert cached(llm, library, target, [*second, 65]) == len(second) - 1, "which stayed where it was"
+
+
+def test_cells_that_cannot_be_cut_are_kept_where_a_prompt_leaves_them(tmp_path: Path, use: Use) -> None:
+    library, target = use(FakeLibrary(recurrent=True)), write_mamba(tmp_path / "target.gguf")
+    with load([target]) as llm:
+        for prompt in (FIRST, [*FIRST[:-1], 65]):
+            assert cached(llm, library, target, prompt) == 0
+        assert cached(llm, library, target, [*(first := whole(library, target, FIRST)), 65]) == len(first) - 1
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
