@@ -19,7 +19,7 @@ from localspec.decoding.params import SamplingParams
 from localspec.engine import draft_copy, strict
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import library_for, preferred
-from localspec.engine.measured_costs import Costs, kept_costs
+from localspec.engine.measured_costs import Costs, kept_costs, measured_costs
 from localspec.engine.options import EngineOptions
 from localspec.errors import ContextFull, DecodeError, LocalspecError, ModelLoadError
 from localspec.gguf.metadata import Metadata, read_metadata
@@ -200,6 +200,16 @@ def test_all_is_closed_with_the_engine_contexts_first(files: Files, use: Use, tm
 
 
 # What is measured, and made, for one build
+
+
+def test_calibration_times_its_passes_and_leaves_no_cells(files: Files, use: Use, tmp_path: Path) -> None:
+    library = use(FakeLibrary())
+    with load(files, home=tmp_path) as llm:
+        costs = measured_costs(llm.engine, tmp_path)
+        target, draft = (weights.contexts[0] for weights in library.opened)
+        assert costs.draft is not None and costs.target.time(32) > costs.target.time(1) > 0
+        assert {*range(1, 7), 32} <= {*target.passes} and {1, 2, 4, 8, 32} <= {*draft.passes}
+        assert target.length() == draft.length() == 0
 
 
 def test_calibration_is_kept_under_the_build(
