@@ -335,6 +335,7 @@ class FakeLibrary:
         return Probe(stage="done", version=self.version)
 
 
+@lru_cache(1 << 16)
 def _cell(before: bytes, token: int, kernel: int) -> bytes:
     """The cell behind `before`."""
     read = token.to_bytes(4, "little")
