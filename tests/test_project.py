@@ -70,6 +70,11 @@ def test_types_hold() -> None:
     passes("-m", "mypy", "--strict")
 
 
+def test_the_made_up_compute_library_is_one_by_its_types() -> None:
+    """So that the tests on it say something of the protocols, which it must not fall short of."""
+    passes("-m", "mypy", "--strict", "tests/fake_library.py")
+
+
 def test_imports_go_down_only() -> None:
     passes("-c", LINT_IMPORTS, "--no-cache")
 
@@ -82,6 +87,11 @@ def test_imports_go_down_only() -> None:
         ("text/planted.py", "import localspec.llm", "localspec.text.planted -> localspec.llm"),
         ("text/planted.py", "import localspec.pairs.pair", "localspec.text.planted -> localspec.pairs.pair"),
         ("cli/planted.py", "import llama_cpp", "localspec.cli.planted -> llama_cpp"),
+        (
+            "engine/planted.py",
+            "import localspec.llama.weights",
+            "localspec.engine.planted -> localspec.llama",
+        ),
         ("decoding/planted.py", "import ctypes", "localspec.decoding.planted -> ctypes"),
     ],
 )
