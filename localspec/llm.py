@@ -32,7 +32,7 @@ from localspec.engine.options import LoadOptions, Notify, engine_options
 from localspec.errors import DecodeCancelled, LocalspecError
 from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
 from localspec.pairs.catalogue import DEFAULT_PAIR
-from localspec.store.usage import record_use
+from localspec.store.last_use import record_use
 from localspec.system.at_exit import close_at_exit
 from localspec.text.prompt import render_prompt, text_prompt
 

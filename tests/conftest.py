@@ -102,5 +102,5 @@ def _calibration_folder(tmp_path_factory) -> Iterator[None]:
         patch.setattr("localspec.engine.measured_costs.default_home", lambda: home)
         patch.setattr("localspec.engine.draft_copy.default_home", lambda: home)
         patch.setattr("localspec.engine.strict.default_home", lambda: home)
-        patch.setattr("localspec.store.usage.default_home", lambda: home)
+        patch.setattr("localspec.store.last_use.default_home", lambda: home)
         yield

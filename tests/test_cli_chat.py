@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec.cli import main, opening, pulling
+from localspec.cli import download_progress as pulling
+from localspec.cli import main, opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable

@@ -18,7 +18,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.options import EngineOptions
 from localspec.errors import SourceUnreachable, UnknownPair
 from localspec.gguf.metadata import read_metadata
-from localspec.hub import subject
+from localspec.hub import named_models as subject
 from localspec.measure import prospect
 from localspec.pairs.catalogue import HubSource, ModelFile, Pair
 from localspec.pairs.reference import Reference
@@ -275,7 +275,7 @@ def test_the_prepared_copy_counts_where_it_will_draft(
     copy = write_llama(tmp_path / "copy.gguf", n_layer=1, n_ctx_train=64)
     asked = []
 
-    def kept(model: Any, options: EngineOptions, home: Path | None, *, verifies: bool) -> CostTable:
+    def kept(model: Any, options: EngineOptions, home: Path | None, *, verifies: bool, **_: Any) -> CostTable:
         asked.append((model.path.name, options.n_ctx, verifies))
         return CostTable({1: 1.0})
 

@@ -17,9 +17,9 @@ from localspec import LLM
 from localspec.answers.turn import Turn
 from localspec.cli.answer import write_out
 from localspec.cli.interactive import COMMANDS, Chat
+from localspec.cli.line_editor import History, history_path
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
-from localspec.cli.prompt import History, history_path
 from localspec.cli.terminal import printable
 from localspec.decoding.seeds import attempt_seed
 from localspec.errors import PromptTooLong, StoreError

@@ -16,10 +16,10 @@ from localspec.cli.listing import HEADINGS, table
 from localspec.engine import measured_costs as calibration
 from localspec.errors import PairingError
 from localspec.pairs.catalogue import own_folder
-from localspec.store import usage
+from localspec.store import last_use as usage
 from localspec.store.holding import format_in_name, holding
+from localspec.store.last_use import last_use, record_use
 from localspec.store.measurements import this_machine
-from localspec.store.usage import last_use, record_use
 from localspec.system.home import default_home
 from tests.storekit import Shelf, model_file, run
 from tests.storekit import listing as everything

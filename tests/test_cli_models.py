@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from localspec.cli import main, remove
-from localspec.cli.models import pull as pull_command
-from localspec.cli.pulling import Lines, progress_display
+from localspec.cli.download_progress import Lines, progress_display
+from localspec.cli.pull import pull as pull_command
 from localspec.errors import DownloadError
 from localspec.hub import fetching as pull
 from localspec.pairs import catalogue

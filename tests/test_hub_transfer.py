@@ -14,7 +14,7 @@ from localspec.hub import hubfile, huggingface, pace
 from localspec.hub.fetching import pull
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.pace import Pace
-from localspec.hub.within import within
+from localspec.hub.time_limit import within
 from localspec.store.store import Store
 from localspec.system.partial import Partial
 from localspec.system.progress import Reporter

@@ -236,7 +236,12 @@ def test_strict_widths_are_kept_under_the_build(
     files: Files, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured, measure = [], strict.measured_classes
-    monkeypatch.setattr(strict, "measured_classes", lambda *args: measured.append(args) or measure(*args))
+
+    def measuring(*args, **options):
+        measured.append(args)
+        return measure(*args, **options)
+
+    monkeypatch.setattr(strict, "measured_classes", measuring)
     for build, kernels in (("fake 1", (9,)), ("fake 1", ()), ("fake 2", (6,))):
         use(FakeLibrary(build, kernels=kernels))
         with load(files, strict=True, home=tmp_path) as llm:

@@ -18,7 +18,7 @@ from localspec.engine.libraries import preferred
 from localspec.engine.options import EngineOptions
 from localspec.errors import SourceUnreachable
 from localspec.gguf.metadata import read_metadata
-from localspec.measure.fitting import fitting_pairs
+from localspec.measure.fitting_pairs import fitting_pairs
 from localspec.measure.suggest import LeftOut, Suggestion, Suggestions, Target, suggest_drafts
 from localspec.pairs import catalogue
 from localspec.pairs.pair import HubSource, ModelFile, Pair
@@ -68,7 +68,7 @@ def know(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (catalogue, finding):
         monkeypatch.setattr(module, "pairs", lambda: list(pairs))
     monkeypatch.setattr("localspec.store.store.pairs", lambda: list(pairs))
-    monkeypatch.setattr("localspec.hub.subject.pair", lambda name: by_name[name])
+    monkeypatch.setattr("localspec.hub.named_models.pair", lambda name: by_name[name])
 
 
 def described(path: Path) -> ModelFile:

@@ -77,7 +77,7 @@ def restore_cells(engine: Engine, ids: Sequence[int], cells: dict[str, Cells]) -
                 f"The {name} or its settings are not those it was saved with: the conversation is read again."
             )
         elif not _restore(session, ids, cells[name]):
-            note = f"llama.cpp refused the saved state of the {name}: the conversation is read again."
+            note = f"The saved state of the {name} was refused: the conversation is read again."
         else:
             note = f"The {name}'s state of {len(session.tokens)} of {len(ids)} tokens is restored."
         notes.append(note)

@@ -43,7 +43,7 @@ def add(
     It is written to a TOML file in localspec's folder, in the form of the built-in pairs. Files stay where they lie;
     models of a hub are fetched by `localspec pull NAME`. A draft that does not fit is refused with the reason.
     """
-    from localspec.cli.pulling import progress_display
+    from localspec.cli.download_progress import progress_display
     from localspec.hub.adding import part
     from localspec.pairs.check import check_pair
     from localspec.store.known import known_files

@@ -23,7 +23,7 @@ from localspec.errors import LocalspecError
 COMMANDS = {
     "chat": "localspec.cli.chat:chat",
     "serve": "localspec.cli.serve:serve",
-    "pull": "localspec.cli.models:pull",
+    "pull": "localspec.cli.pull:pull",
     "list": "localspec.cli.listing:list_pairs",
     "show": "localspec.cli.show:show",
     "rm": "localspec.cli.remove:remove",

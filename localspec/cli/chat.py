@@ -56,7 +56,7 @@ def _converse(options: ModelOptions, system: str, consent: opening.Consent, as_j
     if as_json or not is_terminal(sys.stdout):
         raise click.UsageError("A conversation needs a terminal: give one prompt with -p or standard input.")
     from localspec.cli.interactive import Chat
-    from localspec.cli.prompt import prompt_reader
+    from localspec.cli.line_editor import prompt_reader
 
     with opening.engine(options, consent) as llm:
         if not consent.quiet:

@@ -43,7 +43,7 @@ def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[
     from pathlib import Path
 
     from localspec.errors import ModelFileError
-    from localspec.hub.subject import models_named
+    from localspec.hub.named_models import models_named
     from localspec.pairs.judgement import judge, unusable
 
     try:

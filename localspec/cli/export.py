@@ -24,7 +24,7 @@ def export(pair: str, folder: str, prepared: bool, as_json: bool, quiet: bool) -
     It holds the model files, a pair file with relative names, a licence note and a README; `LLM.from_folder(DIR)` loads
     it without a network and without anything else on the disk. A copy that was stopped goes on where it was.
     """
-    from localspec.cli.pulling import progress_display
+    from localspec.cli.download_progress import progress_display
     from localspec.pairs import catalogue
     from localspec.pairs.reference import parse_reference
     from localspec.store.exporting import export as export_pair

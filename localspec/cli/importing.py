@@ -42,7 +42,7 @@ def import_files(
     Files of known pairs are recognised by their sha256. For others --name makes a pair of your own, target first,
     draft second. They are hard-linked where the disk allows it, which takes no room, else copied; the originals stay.
     """
-    from localspec.cli.pulling import progress_display
+    from localspec.cli.download_progress import progress_display
     from localspec.store.store import Store
 
     paths = [_path(file) for file in files]

@@ -125,7 +125,7 @@ def _load(options: ModelOptions, consent: Consent) -> LLM:
 def _pull(missing: NotDownloaded, consent: Consent) -> None:
     if not _may_pull(missing, consent):
         raise missing
-    from localspec.cli.pulling import pull_hub_models, pull_pair
+    from localspec.cli.download_progress import pull_hub_models, pull_pair
 
     references = _references(missing)
     if references:

@@ -12,7 +12,7 @@ from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.suggestions import show_drafts, show_pairs
 
 if TYPE_CHECKING:
-    from localspec.measure.fitting import Fit
+    from localspec.measure.fitting_pairs import Fit
     from localspec.measure.suggest import Suggestions, Target
     from localspec.pairs.pair import ModelFile
     from localspec.store.candidates import Candidate
@@ -75,7 +75,7 @@ def _drafts(text: str, n_ctx: int, show_all: bool, offline: bool) -> dict[str, A
 
 def _target(text: str, offline: bool, store: Store) -> Target:
     from localspec.errors import DownloadError, NotDownloaded
-    from localspec.hub.subject import model_named, pair_named
+    from localspec.hub.named_models import model_named, pair_named
     from localspec.measure.suggest import Target
 
     named = pair_named(text)
@@ -161,7 +161,7 @@ def _named(file: ModelFile | None, store: Store) -> str:
 
 def _pairs(n_ctx: int, show_all: bool) -> dict[str, Any]:
     from localspec.engine.options import EngineOptions
-    from localspec.measure.fitting import fitting_pairs
+    from localspec.measure.fitting_pairs import fitting_pairs
     from localspec.pairs.catalogue import pairs
     from localspec.store.store import Store
     from localspec.system.ram import free_memory, total_memory

@@ -30,7 +30,7 @@ def verify(ctx: click.Context, name: str | None, as_json: bool, quiet: bool, yes
     the store is moved to the folder `damaged` beside it only if you say so, or with -y; `localspec prune` deletes it
     there. Files of your own are never moved.
     """
-    from localspec.cli.pulling import progress_display
+    from localspec.cli.download_progress import progress_display
     from localspec.store.known import known_pair
     from localspec.store.store import Store
     from localspec.store.verifying import stored_files

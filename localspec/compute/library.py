@@ -47,7 +47,7 @@ class Context(session.Context, session.Saving, Protocol):
 
     @property
     def threads(self) -> int:
-        """CPU threads of a pass."""
+        """CPU threads of a pass: those of the options, else the machine's physical cores."""
 
     @property
     def can_cut(self) -> bool:
@@ -93,7 +93,8 @@ class Weights(Protocol):
         """The file's vocabulary, where this library reads it; else the reference reads it without weights."""
 
     def open_context(self, options: ContextOptions, cancel: CancelFlag | None = None) -> Context:
-        """Raises `ModelLoadError`. cancel: one of this library's flags; None: nobody stops its passes."""
+        """Raises `ModelLoadError`. cancel: one of this library's flags; None: nobody stops its passes, nor
+        the cancelling of a load."""
 
     def close(self) -> None:
         """Free the weights."""
@@ -134,7 +135,8 @@ class Library(Protocol):
         """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
 
     def refusal(self, metadata: Metadata) -> str:
-        """Why it cannot compute this file, in a sentence, or ""."""
+        """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
+        a reason, except for the reference, which must be there."""
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, with the remedy, in sentences; "" where they can."""
@@ -156,7 +158,11 @@ class Library(Protocol):
         use_mmap: bool = True,
         repack: bool = True,
     ) -> Weights:
-        """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
+        """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`.
+
+        It reports to this thread's `load_watch` and ends when that was cancelled. A library with threads of its own
+        claims the process first (`system.forks`), and has everything closed before its own end (`system.at_exit`).
+        """
 
     def probe(self, seconds: float) -> Probe:
         """Load it in a child process and ask it for its facts, within that time; whatever becomes of the child."""

@@ -6,7 +6,7 @@ Every rule leaves the output distributed exactly as the target alone would have 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -245,9 +245,15 @@ class _CoupledRound:
         )
 
 
+RULES: Mapping[str, Callable[[int], Rule]] = {
+    "rejection": RejectionRule,
+    "block": BlockRule,
+    "coupled": CoupledRule,
+}
+"""By the names that `checks.VERIFY` lets a caller give."""
+
+
 def choose_rule(verify: str, seed: int | None) -> Rule:
     """For "auto": coupled where a seed asks for a text that repeats with any draft; else block, which keeps most."""
-    chosen = secrets.randbits(63) if seed is None else seed
-    if verify == "coupled" or (verify == "auto" and seed is not None):
-        return CoupledRule(chosen)
-    return RejectionRule(chosen) if verify == "rejection" else BlockRule(chosen)
+    name = ("block" if seed is None else "coupled") if verify == "auto" else verify
+    return RULES[name](secrets.randbits(63) if seed is None else seed)

@@ -17,8 +17,8 @@ from localspec.decoding import session
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.estimates import CostTable
 from localspec.decoding.session import Span
-from localspec.engine.engine import Engine
-from localspec.engine.libraries import preferred, reference
+from localspec.engine.engine import Engine, facts_of
+from localspec.engine.libraries import library_for, preferred, reference, watched_flag
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import EngineOptions, Notify
 from localspec.errors import LocalspecError, StoreError
@@ -57,19 +57,23 @@ def load_engine(
     home: Path | None,
     notify: Notify = lambda sentence: None,
     cancel: CancelFlag | None = None,
+    library: Library | None = None,
 ) -> Engine:
     """The engine, drafting with the copy that an earlier trial chose here. Raises what `Engine` raises.
 
-    A copy that cannot be loaded is removed with its trials, and the draft itself is used.
+    A copy that cannot be loaded is removed with its trials, and the draft itself is used. cancel: a flag of `library`.
     """
-    copy = chosen_copy(draft, options, home)
+    facts = facts_of(target)
+    draft_facts = None if draft is None or options.no_draft else facts_of(draft)
+    library = library or library_for(facts, draft_facts)
+    copy = chosen_copy(draft, options, home, library)
     if copy is None or draft is None:
-        return Engine(target, draft, options, home, notify, cancel)
+        return Engine(facts, draft_facts, options, home, notify, cancel, library)
     try:
-        return Engine(target, copy, options, home, notify, cancel)
+        return Engine(facts, copy, options, home, notify, cancel, library)
     except LocalspecError as error:
         check_cancelled()
-        engine = Engine(target, draft, options, home, notify, cancel)
+        engine = Engine(facts, draft_facts, options, home, notify, cancel, library)
         engine.warnings.append(f"The prepared draft was given up: {error.message}")
         with suppress(StoreError):
             forget(Path(draft), home)
@@ -89,7 +93,7 @@ def improved_engine(
     if engine.draft.weights.path != Path(draft):  # it is the copy
         return engine
     try:
-        if not (_is_due(Path(draft), options, home) and _can_pay(engine, Path(draft), costs)):
+        if not (_is_due(Path(draft), options, home, engine.library) and _can_pay(engine, Path(draft), costs)):
             return engine
         trial = try_draft(
             Path(draft), options, home, notify=notify, loaded=engine.draft, library=engine.library
@@ -104,7 +108,7 @@ def improved_engine(
         return engine
     target = engine.target.weights.path
     engine.close()
-    return load_engine(target, draft, options, home, notify, engine.cancel)
+    return load_engine(target, draft, options, home, notify, engine.cancel, engine.library)
 
 
 def try_draft(
@@ -211,29 +215,35 @@ def _source(draft: Path) -> Source:
         ) from error
 
 
-def chosen_copy(draft: StrPath | None, options: EngineOptions, home: Path | None) -> Path | None:
-    """The copy of `draft` that will be used, if one was made and won. Milliseconds; makes nothing."""
-    if draft is None or not _wanted(options):
+def chosen_copy(
+    draft: StrPath | None, options: EngineOptions, home: Path | None, library: Library | None = None
+) -> Path | None:
+    """The copy of `draft` that will be used, if one was made and won. Milliseconds; makes nothing.
+
+    library: that will compute; by default the one that is asked first.
+    """
+    library = library or preferred()
+    if draft is None or not _wanted(options, library):
         return None
     drafts = _drafts(home)
     try:
         source = Source.of(Path(draft))
     except (OSError, ValueError):  # loading says what is wrong with it
         return None
-    trial = drafts.trial(source, _facts(options, preferred()))
+    trial = drafts.trial(source, _facts(options, library))
     return None if trial is None or trial.chosen == ORIGINAL else drafts.copy(source, trial.chosen)
 
 
-def _wanted(options: EngineOptions) -> bool:
-    on_gpu = preferred().resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
+def _wanted(options: EngineOptions, library: Library) -> bool:
+    on_gpu = library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
     return options.prepare_draft and not options.no_draft and not on_gpu
 
 
-def _is_due(draft: Path, options: EngineOptions, home: Path | None) -> bool:
+def _is_due(draft: Path, options: EngineOptions, home: Path | None, library: Library) -> bool:
     """Whether a copy might help and nobody has looked yet."""
-    if not _wanted(options) or draft.stat().st_size < MIN_BYTES:
+    if not _wanted(options, library) or draft.stat().st_size < MIN_BYTES:
         return False
-    return _drafts(home).trial(_source(draft), _facts(options, preferred())) is None and bool(
+    return _drafts(home).trial(_source(draft), _facts(options, library)) is None and bool(
         _useful_formats(draft)
     )
 
@@ -281,6 +291,6 @@ def _open(path: Path, options: EngineOptions, library: Library, opened: ExitStac
         read_metadata(path), gpu_layers=0, use_mmap=options.use_mmap, repack=options.repack
     )
     opened.callback(weights.close)
-    context = weights.open_context(options.context(MIN_CONTEXT, 1))
+    context = weights.open_context(options.context(MIN_CONTEXT, 1), watched_flag(library))
     opened.callback(context.close)
     return context

@@ -16,14 +16,15 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, chain
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Stats
-from localspec.engine.libraries import library_for, reference
+from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory
 from localspec.engine.options import TARGET_ROWS, EngineOptions
 from localspec.engine.prefixes import KeptPrefixes
 from localspec.engine.strict import Widths, strict_widths
+from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair, why_no_draft
-from localspec.pairs.conduct import context as context_reach
 from localspec.system.load_watch import stage
 
 READ, LOADED = 0.02, 0.8
@@ -44,8 +45,8 @@ class Engine:
 
     def __init__(
         self,
-        target: StrPath,
-        draft: StrPath | None,
+        target: StrPath | Metadata,
+        draft: StrPath | Metadata | None,
         options: EngineOptions,
         home: Path | None = None,
         notify: Callable[[str], None] = lambda sentence: None,
@@ -55,14 +56,15 @@ class Engine:
         self.prefixes = KeptPrefixes(options.keep_prefixes, options.prefix_bytes)
         self.warnings: list[str] = []
         stage("reading what the files say", 0.0, READ)
-        target_metadata = read_metadata(Path(target))
-        self.library = library or library_for(target_metadata)
+        target_metadata = facts_of(target)
+        draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
+        self.library = library or library_for(target_metadata, draft_metadata)
+        _check_cache_types(self.library, options)
         self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
-        draft_metadata = read_metadata(Path(draft)) if draft is not None and not options.no_draft else None
         self.no_draft_reason = "asked for" if options.no_draft else why_no_draft(target_metadata) or ""
         if self.no_draft_reason:
             draft_metadata = None
@@ -70,15 +72,20 @@ class Engine:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
             self.warnings += [reason.sentence for reason in reservations]
-        self.cancel = cancel or self.library.cancel_flag()
+        self.cancel = cancel or watched_flag(self.library)
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
             # Frees an engine that is dropped without `close`; at exit its owner decides.
             self._free = weakref.finalize(self, loaded.pop_all().close)
             self._free.atexit = False
+        for model in (self.target, self.draft):
+            if model is not None and not model.can_cut and not self.no_draft_reason:
+                self.no_draft_reason = (
+                    f"{self.library.name} cannot forget single tokens of {model.weights.path.name} here"
+                )
         self._model_drafter = (
             ModelDrafter(Session(self.draft), self.target.n_vocab, self.vocab.eog_tokens)
-            if self.draft
+            if self.draft and not self.no_draft_reason
             else None
         )
         for session, context in zip(self.sessions.values(), (self.target, self.draft), strict=False):
@@ -117,7 +124,7 @@ class Engine:
         weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded)
         widths = Widths(1, context_options.n_batch)
         if self.options.strict:
-            widths = self._widths_of(weights, context_options)
+            widths = self._widths_of(weights, context_options, self.cancel)
             context_options = replace(context_options, n_batch=widths.high, spare=widths.low - 1)
         return self._context(weights, context_options, loaded), widths
 
@@ -211,6 +218,22 @@ class Engine:
         """Free contexts, then models. Idempotent."""
         self.prefixes.clear()
         self._free()
+
+
+def facts_of(model: StrPath | Metadata) -> Metadata:
+    """What a file says of itself, where it was not read before. Raises `ModelFileError`."""
+    return model if isinstance(model, Metadata) else read_metadata(Path(model))
+
+
+def _check_cache_types(library: Library, options: EngineOptions) -> None:
+    """Before anything is loaded. Raises `InvalidRequest`."""
+    for name in ("cache_type_k", "cache_type_v"):
+        if (asked := getattr(options, name)) not in library.cache_types:
+            raise InvalidRequest(
+                f"{name} is {asked}, which {library.name} does not have.",
+                f"It must be one of {', '.join(library.cache_types)}.",
+                name=name,
+            )
 
 
 def describe_drafting(

@@ -53,7 +53,7 @@ class EngineKeeper:
         self._engine: Engine | None = load_engine(
             order.target, order.draft, order.options, order.home, notify
         )
-        self.cancel = self._engine.cancel
+        self.cancel, self._library = self._engine.cancel, self._engine.library
         try:
             self._measure(notify)
         except BaseException:
@@ -102,7 +102,12 @@ class EngineKeeper:
             try:
                 with watching(self._watch):
                     engine = load_engine(
-                        order.target, order.draft, order.options, order.home, cancel=self.cancel
+                        order.target,
+                        order.draft,
+                        order.options,
+                        order.home,
+                        cancel=self.cancel,
+                        library=self._library,
                     )
             except LoadCancelled:
                 if self._closed:

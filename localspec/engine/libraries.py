@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from localspec.errors import ModelLoadError
 from localspec.gguf.metadata import Metadata
 from localspec.llama.library import LlamaCpp
+from localspec.system.load_watch import current_watch
 
 if TYPE_CHECKING:
-    from localspec.compute.library import Library, Reference
+    from localspec.compute.library import CancelFlag, Library, Reference
 
 _LLAMA_CPP = LlamaCpp()
 
@@ -30,16 +31,25 @@ def preferred() -> Library:
     return libraries()[0]
 
 
-def library_for(metadata: Metadata) -> Library:
-    """The first library that can compute this file. Raises `ModelLoadError` with the reasons of all of them."""
+def library_for(target: Metadata, draft: Metadata | None = None) -> Library:
+    """The first library that can compute these files. Raises `ModelLoadError` with the reasons of all of them."""
+    files = [target] if draft is None else [target, draft]
     reasons = []
     for library in libraries():
-        reason = library.refusal(metadata)
-        if not reason:
+        refusals = [reason for file in files if (reason := library.refusal(file))]
+        if not refusals:
             return library
-        reasons.append(reason)
+        reasons += refusals
     raise ModelLoadError(
-        f"No compute library can load {metadata.path}: {' '.join(reasons)}",
-        "Use another file of this model.",
-        path=str(metadata.path),
+        f"No compute library can load {' and '.join(str(file.path) for file in files)}: {' '.join(reasons)}",
+        "Use other files of these models.",
+        path=str(target.path),
     )
+
+
+def watched_flag(library: Library) -> CancelFlag:
+    """A flag of that library, which ends its passes also when the load that runs in this thread is cancelled."""
+    flag = library.cancel_flag()
+    if (watch := current_watch()) is not None:
+        watch.adopt(flag)
+    return flag

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.compute.library import Context
+from localspec.compute.library import Context, Library
 from localspec.decoding.calibrate import calibrate
 from localspec.decoding.estimates import CostTable
 from localspec.engine.engine import Engine
@@ -67,11 +67,10 @@ def _costs_of(
 
 def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object]:
     """Everything that a cost depends on."""
-    stat = context.weights.path.stat()
     options = engine.options if verifies else engine.asked
     return {
         "file": context.weights.path.name,
-        "bytes": stat.st_size,
+        "bytes": context.weights.metadata.size_bytes,
         "format": context.weights.metadata.file_type,
         "verifies": verifies,
         "threads": context.threads,
@@ -114,11 +113,17 @@ def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> floa
 
 
 def kept_costs(
-    model: Metadata, options: EngineOptions, home: Path | None, *, verifies: bool
+    model: Metadata,
+    options: EngineOptions,
+    home: Path | None,
+    *,
+    verifies: bool,
+    library: Library | None = None,
 ) -> CostTable | None:
     """What passes of a model cost, as far as it was measured here under these options; loads nothing.
 
     verifies: as a target, else as a draft. n_ctx of the options: the context it was measured with. The latest counts.
+    library: that will compute it; by default the first that can.
     """
     wanted: dict[str, object] = {
         "file": model.path.name,
@@ -129,7 +134,7 @@ def kept_costs(
         "repack": options.repack,
         "cache": [options.cache_type_k, options.cache_type_v],
         "n_ctx": options.n_ctx,
-        "build": library_for(model).build,
+        "build": (library or library_for(model)).build,
         "machine": this_machine(),
     }
     found = [measurement for measurement in _kept(home) if _agree(measurement.facts, wanted)]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import Weights
+from localspec.compute.library import CancelFlag, Weights
 from localspec.decoding.classes import WidthClass, width_classes
 from localspec.errors import ModelLoadError
 from localspec.store.measurements import Measurements, this_machine
@@ -42,6 +42,7 @@ class Widths:
 def strict_widths(
     weights: Weights,
     options: ContextOptions,
+    cancel: CancelFlag | None = None,
     home: Path | None = None,
     notify: Callable[[str], None] = lambda sentence: None,
 ) -> Widths:
@@ -55,7 +56,7 @@ def strict_widths(
         if (found := kept.find(facts)) is not None:
             return Widths(int(found["low"]), int(found["high"]))
     notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (some seconds).")
-    classes = measured_classes(weights, options)
+    classes = measured_classes(weights, options, cancel=cancel)
     widths = usable_widths(classes)
     if widths is None:
         raise ModelLoadError(
@@ -68,8 +69,10 @@ def strict_widths(
     return widths
 
 
-def measured_classes(weights: Weights, options: ContextOptions, length: int = LENGTH) -> list[WidthClass]:
-    """Width classes of a model behind `length` cells, in a context of its own."""
+def measured_classes(
+    weights: Weights, options: ContextOptions, length: int = LENGTH, cancel: CancelFlag | None = None
+) -> list[WidthClass]:
+    """Width classes of a model behind `length` cells, in a context of its own. cancel: ends the measuring."""
     widest = max(WIDTHS)
     context = weights.open_context(
         ContextOptions(
@@ -79,7 +82,8 @@ def measured_classes(weights: Weights, options: ContextOptions, length: int = LE
             threads=options.threads,
             cache_type_k=options.cache_type_k,
             cache_type_v=options.cache_type_v,
-        )
+        ),
+        cancel,
     )
     try:
         return width_classes(context, WIDTHS, length)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from localspec.hub.hubfaults import OTHER_SOURCE, HubFaults
-from localspec.hub.within import within
+from localspec.hub.time_limit import within
 from localspec.pairs.pair import HubSource
 
 PROBE_SECONDS = 5.0

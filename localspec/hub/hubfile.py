@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from localspec.hub import endpoint
-from localspec.hub.answer import Answer, Broken, NoRange, check_facts
+from localspec.hub.http_answer import Answer, Broken, NoRange, check_facts
 from localspec.hub.pace import Pace
-from localspec.hub.within import within
+from localspec.hub.time_limit import within
 from localspec.pairs.pair import HubSource, ModelFile
 
 if TYPE_CHECKING:

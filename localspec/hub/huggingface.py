@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from localspec.errors import SourceUnreachable
-from localspec.hub.answer import Broken, wrong_size
+from localspec.hub.http_answer import Broken, wrong_size
 from localspec.hub.hubfaults import LATER
 from localspec.hub.hubfile import MAX_FAILURES, HubFile
 from localspec.pairs.pair import HubSource, ModelFile

@@ -9,7 +9,7 @@ from localspec.errors import DownloadError, ModelFileError
 from localspec.gguf.metadata import Metadata, parse_metadata
 from localspec.gguf.reader import HeaderIncomplete
 from localspec.hub import huggingface
-from localspec.hub.answer import Broken
+from localspec.hub.http_answer import Broken
 from localspec.hub.hubfaults import LATER
 from localspec.hub.hubfile import MAX_FAILURES, HubFile
 from localspec.pairs.pair import HubSource, ModelFile

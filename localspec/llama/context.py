@@ -23,10 +23,9 @@ from localspec.errors import (
     StateError,
 )
 from localspec.llama import backend
-from localspec.llama.saving import copied_cells, put_cells, refused_cells
+from localspec.llama.cells import copied_cells, put_cells, refused_cells
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
-from localspec.system.load_watch import current_watch
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -48,8 +47,6 @@ class CancelFlag:
         self._buffer = ctypes.create_string_buffer(2)
         self.callback: Any = ctypes.cast(backend.native_strlen(), backend.library().ggml_abort_callback)
         self.data: Any = ctypes.cast(self._buffer, ctypes.c_void_p)
-        if (watch := current_watch()) is not None:
-            watch.adopt(self)
 
     def set(self) -> None:
         """Stop the pass that runs, and every later one until `clear`."""

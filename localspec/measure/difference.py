@@ -15,7 +15,6 @@ from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Session
 from localspec.engine.engine import Engine
 from localspec.engine.strict import LENGTH, measured_classes
-from localspec.pairs.check import why_no_draft
 
 SHORT = 32
 """Cells before the rows compared, for a short context; `LENGTH` is a long one."""
@@ -71,7 +70,7 @@ class Rounding:
     def classes(self) -> dict[int, list[WidthClass]]:
         """Width classes of the target behind SHORT and LENGTH cells; empty where cells cannot be rolled back."""
         target = self._engine.target
-        if why_no_draft(target.weights.metadata):
+        if not target.can_cut:
             return {}
         return {
             length: measured_classes(target.weights, target.options, length) for length in (SHORT, LENGTH)

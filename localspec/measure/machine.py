@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import psutil
 
 from localspec import __version__
 from localspec.engine.libraries import libraries
+from localspec.errors import BackendError
 from localspec.llm import LLM
 from localspec.system.cores import physical_cores
 
@@ -32,12 +34,11 @@ def machine(llm: LLM) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of localspec and of what its speed depends on."""
-    packages = (*(library.package for library in libraries()), "numpy")
-    return {
-        "localspec": __version__,
-        "python": platform.python_version(),
-        **{package: metadata.version(package) for package in packages},
-    }
+    found = {"localspec": __version__, "python": platform.python_version()}
+    for library in libraries():
+        with suppress(BackendError):  # one that is not installed computes nothing
+            found[library.package] = library.version
+    return {**found, "numpy": metadata.version("numpy")}
 
 
 def _processor() -> str:

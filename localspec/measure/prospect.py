@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.engine.draft_copy import chosen_copy
+from localspec.engine.libraries import library_for
 from localspec.engine.measured_costs import Costs, kept_costs
 from localspec.engine.memory import kv_cache_bytes
 from localspec.engine.options import EngineOptions
@@ -74,11 +75,12 @@ def _memory(model: Metadata, options: EngineOptions) -> Memory:
 def _costs(
     target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None
 ) -> Costs | None:
-    of_target = kept_costs(target, options, home, verifies=True)
+    library = library_for(target, draft)
+    of_target = kept_costs(target, options, home, verifies=True, library=library)
     if of_target is None or draft is None:
         return None if of_target is None else Costs(of_target, None)
     used = _prepared(draft, options, home)
-    of_draft = kept_costs(used, _within(used, options), home, verifies=False)
+    of_draft = kept_costs(used, _within(used, options), home, verifies=False, library=library)
     return None if of_draft is None else Costs(of_target, of_draft)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localspec.errors import PairingError
 from localspec.gguf.metadata import Metadata
-from localspec.pairs.conduct import rollback
+from localspec.pairs.behaviour import rollback
 from localspec.pairs.judgement import Judgement, judge
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from localspec.errors import ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
-from localspec.pairs.conduct import conduct, rollback
+from localspec.pairs.behaviour import conduct, rollback
 from localspec.pairs.reason import Reason
 from localspec.pairs.vocabulary_gap import Difference, VocabularyGap
 

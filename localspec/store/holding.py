@@ -12,9 +12,9 @@ from localspec.errors import ModelFileError
 from localspec.gguf.metadata import read_metadata
 from localspec.gguf.types import FILE_TYPES
 from localspec.pairs.pair import ModelFile, Pair
+from localspec.store.last_use import last_use
 from localspec.store.prepared import PreparedDrafts, Record
 from localspec.store.store import Store
-from localspec.store.usage import last_use
 
 _FORMATS = {name.upper(): name for name in FILE_TYPES.values()}
 

@@ -46,13 +46,13 @@ def pull(
         raise click.UsageError("--update asks the hub, and --offline forbids it.")
     references = _references(name, draft, update)
     if references:
-        from localspec.cli.pulling import pull_hub_models
+        from localspec.cli.download_progress import pull_hub_models
         from localspec.hub.hubmodels import command_words
 
         name = command_words(references)
         paths = pull_hub_models(references, source=source, offline=offline, quiet=quiet, update=update)
     else:
-        from localspec.cli.pulling import pull_pair
+        from localspec.cli.download_progress import pull_pair
 
         paths = pull_pair(name, source=source, offline=offline, quiet=quiet)
     if as_json:
