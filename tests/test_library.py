@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from localspec import LLM
 from localspec.answers.conversation import Conversation
+from localspec.compute.context_options import CACHE_TYPES
 from localspec.compute.library import Library
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.estimates import CostTable
@@ -21,10 +23,19 @@ from localspec.engine.engine import Engine
 from localspec.engine.libraries import library_for, preferred
 from localspec.engine.measured_costs import Costs, kept_costs, measured_costs
 from localspec.engine.options import EngineOptions
-from localspec.errors import ContextFull, DecodeError, LocalspecError, ModelLoadError
+from localspec.errors import (
+    BackendError,
+    ContextFull,
+    DecodeError,
+    InvalidRequest,
+    LoadCancelled,
+    LocalspecError,
+    ModelLoadError,
+)
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.llama.library import LlamaCpp
 from localspec.measure.audit import Audit, AuditOptions
+from localspec.measure.machine import versions
 from localspec.measure.prompts import builtin_prompts
 from localspec.store.prepared import ORIGINAL
 
@@ -426,3 +437,95 @@ def test_the_audit_of_classes_sees_its_kernels(files: Files, use: Use, tmp_path:
     with load(files, home=tmp_path, strict=True, n_ctx=512) as llm:
         ((_, part),) = Audit(llm, AuditOptions(parts=("classes",))).run(builtin_prompts()[:1])
     assert part.passed and "{1, 2, 3, 4, 5, 6, 7, 8} {9, 12, 16, 17, 32, 33, 64} off by" in str(part)
+
+
+# What a second library tripped over
+
+
+def test_a_draft_is_prepared_and_found_for_the_library_that_computes(
+    files: Files, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the first one: what was prepared once is used at the next load, under that library's build."""
+    monkeypatch.setattr(draft_copy, "MIN_BYTES", 0)
+    tried: list[int] = []
+
+    def time_token(contexts: dict[str, Any]) -> dict[str, list[float]]:
+        tried.append(len(contexts))
+        return {name: [2.0 if name == ORIGINAL else 1.0] for name in contexts}
+
+    monkeypatch.setattr(draft_copy, "time_token", time_token)
+    monkeypatch.setattr("localspec.engine.keeper.measured_costs", lambda *_, **__: CHEAP_DRAFT)
+    use(FakeLibrary("fake 1", refuses=refusing("is not for it")), FakeLibrary("fake 2"))
+    for _ in range(2):
+        with load(files, draft_tokens="auto", home=tmp_path) as llm:
+            assert llm.engine.draft is not None
+            assert llm.engine.draft.weights.path.name == "draft.q4_0.gguf"
+    assert tried == [2]
+
+
+def test_weights_come_back_with_the_library_and_the_flag_of_before(files: Files, use: Use) -> None:
+    first, second = FakeLibrary("fake 1"), FakeLibrary("fake 2")
+    use(first, second)
+    with load(files) as llm:
+        before = llm.generate(FIRST, **GREEDY).ids
+        assert llm.unload()
+        use(second, first)
+        assert llm.generate(FIRST, **GREEDY).ids == before
+        assert llm.engine.library is first and second.opened == []
+
+
+@pytest.mark.parametrize("draft_tokens", ["auto", 3])
+def test_a_context_that_cannot_be_cut_drafts_nothing_and_says_so(
+    files: Files, use: Use, tmp_path: Path, draft_tokens: str | int
+) -> None:
+    library = use(FakeLibrary(recurrent=True))
+    with load(files, draft_tokens=draft_tokens, home=tmp_path) as llm:
+        assert llm.drafting == f"off: {library.name} cannot forget single tokens of target.gguf here"
+        assert llm.generate(FIRST, **GREEDY).stats.drafted == 0
+
+
+@pytest.mark.parametrize("options", [{"strict": True}, {"draft_tokens": "auto"}])
+def test_a_cancelled_load_ends_what_it_measures(
+    files: Files, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    library, read = use(FakeLibrary(kernels=(2,))), []
+    begun = threading.Event()
+
+    def during() -> None:
+        assert begun.wait(10)
+        read.append(loading.cancel())
+
+    monkeypatch.setattr("tests.fake_library.nothing", during)
+    loading = LLM.load_in_background(files[0], files[1], n_ctx=256, home=tmp_path, **options)
+    begun.set()
+    with pytest.raises(LoadCancelled):
+        loading.result(30)
+    assert read == [True] and library.all_closed
+
+
+def test_a_library_must_take_the_draft_too(files: Files, use: Use) -> None:
+    first = FakeLibrary("fake 1", refuses=lambda facts: "No." if facts.path == files[1] else "")
+    second = FakeLibrary("fake 2")
+    use(first, second)
+    with load(files) as llm:
+        assert llm.engine.library is second
+    with load(files[:1]) as llm:
+        assert llm.engine.library is first
+
+
+def test_a_library_that_is_not_installed_has_no_version(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_self: object) -> str:
+        raise BackendError("It is not installed.", "Install it.")
+
+    use(FakeLibrary())
+    monkeypatch.setattr(FakeLibrary, "version", property(missing))
+    monkeypatch.setattr("localspec.measure.machine.libraries", lambda: (FakeLibrary(), LlamaCpp()))
+    assert set(versions()) == {"localspec", "python", "llama-cpp-python", "numpy"}
+
+
+def test_a_cache_type_that_it_lacks_is_refused_before_weights_are_read(files: Files, use: Use) -> None:
+    library = use(FakeLibrary())
+    lacking = next(name for name in CACHE_TYPES if name not in library.cache_types)
+    with pytest.raises(InvalidRequest, match=f"cache_type_k is {lacking}") as caught:
+        load(files, cache_type_k=lacking)
+    assert library.opened == [] and all(name in caught.value.remedy for name in library.cache_types)
