@@ -14,6 +14,7 @@ from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.answers.stream import AnswerStream, Item, Pump, Start
 from localspec.checks import StrPath, shown
 from localspec.engine.loading import LoadProgress
+from localspec.engine.options import LoadOptions
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
 
@@ -86,7 +87,7 @@ class AsyncLLM:
         draft: StrPath | None = None,
         *,
         on_progress: Callable[[LoadProgress], None] | None = None,
-        **options: Any,
+        **options: Unpack[LoadOptions],
     ) -> AsyncLLM:
         """`LLM.load` in the background; cancelling the task cancels the load. `on_progress` is called in the loop."""
         loop = asyncio.get_running_loop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import re
 import shutil
@@ -178,6 +180,17 @@ def test_the_public_names_are_these_and_all_of_them_load() -> None:
     assert len(localspec.__all__) == len(PUBLIC_NAMES)
     assert all(hasattr(localspec, name) for name in PUBLIC_NAMES)
     assert set(dir(localspec)) >= PUBLIC_NAMES
+
+
+def test_an_editor_shows_every_option_of_the_loaders() -> None:
+    own = {"draft_tokens", "unload_after", "notify", "home"}
+    shown = localspec.LoadOptions.__annotations__
+    assert set(shown) == own | {field.name for field in dataclasses.fields(localspec.EngineOptions)}
+    loaders = (localspec.LLM.load, localspec.LLM.load_in_background, localspec.LLM.from_pair, localspec.LLM.from_hub,
+               localspec.LLM.from_folder, localspec.LLM.from_files, localspec.AsyncLLM.load)  # fmt: skip
+    assert {inspect.signature(loader).parameters["options"].annotation for loader in loaders} == {
+        "Unpack[LoadOptions]"
+    }
 
 
 @pytest.mark.parametrize("args", [None, ["--help"], ["--version"], ["chat", "--help"], ["bench", "--help"]])
