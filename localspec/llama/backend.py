@@ -21,6 +21,11 @@ PACKAGE = "llama-cpp-python"
 TESTED = ("0.3.36", "0.3.37")
 """Tested range of llama-cpp-python: from the first, below the second."""
 
+CACHE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # fmt: skip
+"""ggml's numbers of the element types."""
+
 log = logging.getLogger("localspec.llama")
 ALL_LAYERS = 2**31 - 1
 _recent: deque[tuple[int, str]] = deque(maxlen=50)

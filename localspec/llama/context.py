@@ -30,11 +30,6 @@ from localspec.system.forks import check_process, claim_process, is_forked
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
 
-CACHE_TYPES = {
-    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
-}  # fmt: skip
-"""ggml's numbers of the element types."""
-
 
 class CancelFlag:
     """Read by llama.cpp between the operations of a pass (CPU only; elsewhere between passes).
@@ -117,8 +112,8 @@ class Context:
             n_outputs_max_per_seq=self.n_outputs,
             n_threads=self.threads,
             n_threads_batch=self.threads,
-            type_k=CACHE_TYPES[options.cache_type_k],
-            type_v=CACHE_TYPES[options.cache_type_v],
+            type_k=backend.CACHE_TYPES[options.cache_type_k],
+            type_v=backend.CACHE_TYPES[options.cache_type_v],
             swa_full=True,  # a wrapped window cannot be rolled back
             kv_unified=True,
         )
