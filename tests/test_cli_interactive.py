@@ -270,6 +270,32 @@ def test_a_conversation_is_saved_and_goes_on_in_another_chat(
     assert "error: There is no file nowhere." in printed
 
 
+def test_save_overwrites_conversations_only_and_knows_the_home_folder(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    (tmp_path / "notes.txt").write_text("precious")
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        chat = Chat(llm, parsed("-n", "2"), quiet=True)
+        lines = (
+            "/save ~/t",
+            "one",
+            "/save ~/notes.txt",
+            "/save ~/t",
+            "two",
+            "/save ~/t",
+            "/clear",
+            "/load ~/t",
+        )
+        chat.run(reader(lines))
+    printed = capsys.readouterr().err
+    assert (tmp_path / "notes.txt").read_text() == "precious"
+    assert "There is nothing to save." in printed
+    assert "notes.txt is there and is no saved conversation: nothing was written." in printed
+    assert f"Saved 2 turns to {tmp_path / 't'}." in printed and questions(chat) == ["one", "two"]
+
+
 def test_ctrl_c_ends_no_answer_of_others(files: dict[str, Path]) -> None:
     """The chat shares its engine: whoever waits behind it gets a whole answer."""
     with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:

@@ -129,6 +129,15 @@ def write_saved(path: str | os.PathLike[str], saved: Saved, engine: Engine) -> N
                 Path(unfinished).unlink()
 
 
+def is_saved(path: Path) -> bool:
+    """Whether that file is a saved conversation, by its form alone."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _HEADER in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
 def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
     """Read and check the file. Raises `ConversationFileError` where it is damaged, or of another vocabulary."""
     path = checked_path("path", path)

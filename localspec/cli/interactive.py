@@ -160,19 +160,27 @@ class Chat:
             say(f"Draft tokens from the next answer on: {draft_tokens}.", dim=True)
 
     def _do_save(self, text: str) -> None:
+        from localspec.answers.saved import is_saved
+
+        path, turns = Path(text).expanduser(), len(self.conversation.turns)
         if not text:
             say("/save takes the path of a file.")
-            return
-        self.conversation.save(Path(text))
-        say(f"Saved {_turns(len(self.conversation.turns))} to {text}.", dim=True)
+        elif not turns:
+            say("There is nothing to save.")
+        elif path.exists() and not is_saved(path):
+            say(f"{path} is there and is no saved conversation: nothing was written. Give another name.")
+        else:
+            self.conversation.save(path)
+            say(f"Saved {_turns(turns)} to {path}.", dim=True)
 
     def _do_load(self, text: str) -> None:
+        from localspec.answers.conversation import Conversation
+
         if not text:
             say("/load takes the path of a file.")
             return
-        from localspec.answers.conversation import Conversation
-
-        self.conversation = Conversation.load(self._llm, Path(text), **self.conversation.defaults)
+        path = Path(text).expanduser()
+        self.conversation = Conversation.load(self._llm, path, **self.conversation.defaults)
         say(f"Loaded {_turns(len(self.conversation.turns))}. {self.conversation.restored}".strip(), dim=True)
 
     def _do_stats(self) -> None:
