@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,9 +95,14 @@ class _Stream:
     def __next__(self) -> Chunk:
         return next(self._chunks)
 
-    def take_over(self) -> Callable[[Completion], None]:
+    def take_over(self) -> None:
         """Nobody waits for the completion."""
-        return lambda completion: None
+
+    def tell(self, completion: Completion) -> None:
+        """As above."""
+
+    def leave(self) -> None:
+        """As above."""
 
     def cancel(self) -> None:
         """Nothing to stop."""

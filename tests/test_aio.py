@@ -16,7 +16,7 @@ import pytest
 
 from localspec import LLM, LoadCancelled
 from localspec.aio import AsyncLLM
-from localspec.errors import EngineClosed, InvalidRequest, ModelFileError
+from localspec.errors import EngineBusy, EngineClosed, InvalidRequest, ModelFileError
 
 from .tinygguf import write_trio
 
@@ -76,6 +76,27 @@ def test_a_conversation(files):
             first = [chunk async for chunk in llm.ask(conversation.ask, "x")][-1].completion
             again = [chunk async for chunk in llm.ask(conversation.regenerate)][-1].completion
             assert first.ids == again.ids and len(conversation.turns) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["clear", "undo", "ask", "save"])
+def test_an_answer_that_is_computed_and_not_read_is_unfinished(files, tmp_path, what):
+    """Its turn comes with its last chunk: until then nothing may go past it, or bring back what was forgotten."""
+
+    async def main():
+        async with await load(files) as llm:
+            talk = llm.llm.conversation(**GREEDY)
+            assert [chunk async for chunk in llm.ask(talk.ask, "one")] and len(talk.turns) == 1
+            unread = llm.ask(talk.ask, "two")
+            await anext(unread)
+            await asyncio.to_thread(llm.llm.forget)  # behind it: all of it is computed
+            arguments = {"save": [tmp_path / "talk"], "ask": ["three"]}.get(what, [])
+            with pytest.raises(EngineBusy):
+                getattr(talk, what)(*arguments)
+            assert [chunk async for chunk in unread][-1].completion
+            assert [turn.question for turn in talk.turns] == ["one", "two"]
+            getattr(talk, what)(*arguments)
 
     asyncio.run(main())
 

@@ -287,6 +287,10 @@ def test_save_overwrites_conversations_only_and_knows_the_home_folder(
             "/save ~/t",
             "/clear",
             "/load ~/t",
+            "/save ~nosuchuser/x",
+            "/load ~nosuchuser/x",
+            f"/save {'a' * 300}",
+            f"/save {tmp_path}",
         )
         chat.run(reader(lines))
     printed = capsys.readouterr().err

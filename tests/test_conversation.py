@@ -432,7 +432,7 @@ def test_a_state_that_llama_cpp_refuses_is_read_again(llm, talk, tmp_path, monke
 
     monkeypatch.setattr("localspec.llama.context.Context.load_state", refuse)
     loaded = Conversation.load(llm, tmp_path / "c", **OPTIONS)
-    assert "refused the saved state" in loaded.restored
+    assert "The saved state of the target was refused" in loaded.restored
     assert say(loaded.ask("more")).ids == expected
 
 

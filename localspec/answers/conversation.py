@@ -40,7 +40,8 @@ class Conversation:
     """One conversation with an `LLM`; `LLM.conversation` makes it. Several may share an `LLM`.
 
     A turn is added when its answer is complete, just before the last chunk is handed out. An answer that was
-    cancelled keeps what it said; one that was closed, dropped or failed leaves no trace.
+    cancelled keeps what it said, if it is read to its end before the next question; one that was closed, dropped or
+    failed leaves no trace.
 
     system, defaults: hold from the next question on when they are changed.
     reread: why the history had to be rendered and read again for the last question, or "" where its ids were kept.
@@ -103,7 +104,7 @@ class Conversation:
             if not self._turns:
                 return None
             *earlier, last = self._turns
-            self._turns = tuple(earlier)
+            self._turns, self._pending = tuple(earlier), None
             return last
 
     def clear(self) -> None:
@@ -111,7 +112,7 @@ class Conversation:
         self._let_cancelled_end()
         with self._lock:
             self._refuse_unfinished()
-            self._turns = ()
+            self._turns, self._pending = (), None
 
     def save(self, path: StrPath) -> None:
         """Write it to a file, with the models' state where they hold it now; the options are not in it.

@@ -131,6 +131,8 @@ def write_saved(path: str | os.PathLike[str], saved: Saved, engine: Engine) -> N
 
 def is_saved(path: Path) -> bool:
     """Whether that file is a saved conversation, by its form alone."""
+    if not path.is_file():  # a pipe would never end
+        return False
     try:
         with zipfile.ZipFile(path) as archive:
             return _HEADER in archive.namelist()

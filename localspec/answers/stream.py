@@ -18,6 +18,8 @@ class AnswerStream(Iterator[Chunk]):
     def __init__(self, queue: AnswerQueue, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
         self._queue, self._ticket, self._chunks = queue, ticket, chunks
         self._when_complete: Callable[[Completion], None] = _tell_nobody
+        self._taken_over = self._untold = False
+        self._telling = threading.Lock()  # of these two
         self._reading = threading.RLock()
         self._ended = threading.Event()
         # The generator's frame holds the ticket, and must not hold the stream: dropping that has to end it at once.
@@ -32,14 +34,23 @@ class AnswerStream(Iterator[Chunk]):
             try:
                 chunk = next(self._chunks)
             except BaseException:
-                self._ended.set()
+                if not self._untold:
+                    self._ended.set()
                 raise
         if chunk.completion is not None:
-            try:
-                self._when_complete(chunk.completion)
-            finally:
-                self._ended.set()
+            with self._telling:
+                self._untold = self._taken_over
+            if not self._untold:
+                self.tell(chunk.completion)
         return chunk
+
+    def tell(self, completion: Completion) -> None:
+        """Whoever waits for the completion gets it: the reader has it. That ends the answer."""
+        try:
+            self._when_complete(completion)
+        finally:
+            self._untold = False
+            self._ended.set()
 
     @property
     def executing(self) -> bool:
@@ -48,7 +59,7 @@ class AnswerStream(Iterator[Chunk]):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come: it is complete, it failed, or it was closed."""
+        """Whether nothing more will come: its reader has all of it, it failed, or it was closed."""
         return self._ended.is_set()
 
     @property
@@ -61,10 +72,17 @@ class AnswerStream(Iterator[Chunk]):
         self._when_complete = tell
         return self
 
-    def take_over(self) -> Callable[[Completion], None]:
-        """Whom `when_complete` named; telling that is the caller's business from now on."""
-        tell, self._when_complete = self._when_complete, _tell_nobody
-        return tell
+    def take_over(self) -> None:
+        """Chunks go to a reader elsewhere from now on: `tell` is called when that has the last one, or else `leave`."""
+        self._taken_over = True
+
+    def leave(self) -> None:
+        """The reader elsewhere left: nobody is told."""
+        with self._telling:
+            self._when_complete, self._taken_over = _tell_nobody, False
+            untold, self._untold = self._untold, False
+        if untold:
+            self._ended.set()
 
     def cancel(self) -> None:
         """End this answer with finish reason `cancelled`; from any thread, also before it began."""
@@ -95,6 +113,7 @@ class AnswerStream(Iterator[Chunk]):
         if self.executing:
             return False
         self._chunks.close()  # type: ignore[attr-defined]
+        self._untold = False
         self._ended.set()
         return True
 
@@ -126,7 +145,7 @@ class Pump:
         self._lock = threading.RLock()  # a signal handler may cancel
         self._stream: AnswerStream | None = None
         self._cancelled = self._abandoned = False
-        self._tells: dict[int, Callable[[Completion], None]] = {}
+        self._untold: dict[int, AnswerStream] = {}
 
     def start(self) -> threading.Thread:
         """Read in a thread of its own."""
@@ -151,11 +170,12 @@ class Pump:
             self._stream = None
 
     def _begun(self, index: int, stream: AnswerStream) -> AnswerStream:
-        tell = stream.take_over()
+        stream.take_over()
         with self._lock:
-            self._tells[index] = tell
-            self._stream = stream
-            cancelled = self._cancelled
+            self._untold[index] = self._stream = stream
+            cancelled, abandoned = self._cancelled, self._abandoned
+        if abandoned:
+            stream.leave()
         if cancelled:
             stream.cancel()
         return stream
@@ -168,9 +188,9 @@ class Pump:
         if isinstance(item, BaseException):
             raise item
         if item is not None and item[1].completion is not None:
-            tell = self._tells.pop(item[0], _tell_nobody)
-            if not self._abandoned:
-                tell(item[1].completion)
+            stream = self._untold.pop(item[0], None)
+            if stream is not None:
+                stream.tell(item[1].completion)
         return item
 
     def cancel(self) -> None:
@@ -183,8 +203,12 @@ class Pump:
 
     def abandon(self) -> None:
         """Cancel, and tell nobody how it ended."""
-        self._abandoned = True
+        with self._lock:
+            self._abandoned = True
+            untold, self._untold = self._untold, {}
         self.cancel()
+        for stream in untold.values():
+            stream.leave()
 
 
 def _tell_nobody(completion: Completion) -> None:

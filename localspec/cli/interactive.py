@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,12 +163,12 @@ class Chat:
     def _do_save(self, text: str) -> None:
         from localspec.answers.saved import is_saved
 
-        path, turns = Path(text).expanduser(), len(self.conversation.turns)
+        path, turns = _path(text), len(self.conversation.turns)
         if not text:
             say("/save takes the path of a file.")
         elif not turns:
             say("There is nothing to save.")
-        elif path.exists() and not is_saved(path):
+        elif os.path.lexists(path) and not is_saved(path):
             say(f"{path} is there and is no saved conversation: nothing was written. Give another name.")
         else:
             self.conversation.save(path)
@@ -179,7 +180,7 @@ class Chat:
         if not text:
             say("/load takes the path of a file.")
             return
-        path = Path(text).expanduser()
+        path = _path(text)
         self.conversation = Conversation.load(self._llm, path, **self.conversation.defaults)
         say(f"Loaded {_turns(len(self.conversation.turns))}. {self.conversation.restored}".strip(), dim=True)
 
@@ -199,6 +200,11 @@ class Chat:
 def _shortened(text: str, width: int = 60) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _path(text: str) -> Path:
+    """As a shell would take it; `~` of nobody is a name like any other."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - that of pathlib raises for it
 
 
 def _turns(count: int) -> str:

@@ -78,6 +78,14 @@ class Engine:
             # Frees an engine that is dropped without `close`; at exit its owner decides.
             self._free = weakref.finalize(self, loaded.pop_all().close)
             self._free.atexit = False
+        try:
+            self._prepare()
+        except BaseException:
+            self._free()
+            raise
+
+    def _prepare(self) -> None:
+        """Who drafts, and which cells are kept, now that it is known what both contexts can do."""
         for model in (self.target, self.draft):
             if model is not None and not model.can_cut and not self.no_draft_reason:
                 self.no_draft_reason = (
