@@ -287,11 +287,7 @@ def test_thinking_is_switched_off(qwen):
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "required", "extra_body": {"grammar": 'root ::= "a"'}}, "grammar"),
         (
-            {
-                "messages": [
-                    {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}
-                ]
-            },
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}]},
             "messages",
         ),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),

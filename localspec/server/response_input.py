@@ -94,7 +94,7 @@ def one_system(messages: Messages) -> Messages:
 def _message(item: Mapping[str, Any], param: str) -> dict[str, Any]:
     kind = "message" if item.get("type") is None else item["type"]
     if kind == "function_call":
-        function = {name: _string(item, name, param) for name in ("name", "arguments")}
+        function = {"name": _string(item, "name", param), "arguments": item.get("arguments")}
         call = {"id": _string(item, "call_id", param), "type": "function", "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     if kind == "function_call_output":

@@ -22,7 +22,7 @@ from localspec.server.replies import Json
 from localspec.server.response_input import chat_request
 from localspec.server.response_items import OutputItems
 from localspec.server.response_schemas import ResponseRequest
-from localspec.server.response_store import Kept, ResponseStore, without_broken_calls
+from localspec.server.response_store import Kept, ResponseStore
 from localspec.server.routes import check_model
 from localspec.server.schemas import ChatRequest
 from localspec.server.service import Service
@@ -113,8 +113,7 @@ class AnswerItemsFormat:
             "timings": timings([completion.stats]),
         }
         if self._store is not None:
-            answer = without_broken_calls(merged(self._deltas))
-            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, answer]))
+            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, merged(self._deltas)]))
 
     def _state(self, kind: str) -> Payload:
         return {
