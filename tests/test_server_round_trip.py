@@ -84,8 +84,12 @@ def test_an_old_call_whose_arguments_are_no_json_object_is_shown(served, argumen
 WRITTEN = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     st.text('{}[]",:\\a0u \n\0', max_size=30),
-    st.recursive(st.none() | st.text(max_size=4), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=6).map(json.dumps),
-)  # fmt: skip
+    st.recursive(
+        st.none() | st.text(max_size=4),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=6,
+    ).map(json.dumps),
+)
 ANSWERS = st.builds(
     lambda thought, text, arguments, end, keep: (
         f"{thought}{text}<tool_call>\n" + f'{{"name": "weather", "arguments": {arguments}{end}'[:keep]

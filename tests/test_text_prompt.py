@@ -261,7 +261,10 @@ def test_arguments_that_a_model_wrote_are_an_object_or_text(given: Any, taken: A
     assert message["tool_calls"][0]["function"]["arguments"] == taken
 
 
-ITEMS = "{% for name, value in messages[0].tool_calls[0].function.arguments | items %}{{ name }}={{ value }};{% endfor %}"
+ITEMS = (
+    "{% for name, value in messages[0].tool_calls[0].function.arguments | items %}"
+    "{{ name }}={{ value }};{% endfor %}"
+)
 METHOD = ITEMS.replace(" | items", ".items()")
 JOINED = "{{ '[' + messages[0].tool_calls[0].function.arguments + ']' }}"
 TOJSON = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"

@@ -48,6 +48,12 @@ class ResponseStore:
         with self._lock:
             return self._kept.get(name)
 
+    def item(self, name: str) -> Mapping[str, Any] | None:
+        """The output item of that id in any response that is kept, or None."""
+        with self._lock:
+            items = (item for kept in self._kept.values() for item in kept.payload.get("output", ()))
+            return next((item for item in items if item.get("id") == name), None)
+
     def remove(self, name: str) -> bool:
         """Forget one; whether there was one."""
         with self._lock:

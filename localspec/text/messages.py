@@ -77,7 +77,7 @@ def _checked_calls(index: int, calls: object) -> list[dict[str, Any]]:
 
 
 def _checked_call(index: int, call: object) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
+    function = (call.get("function") or _custom(call.get("custom"))) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
         raise _bad_calls(
@@ -92,6 +92,11 @@ def _checked_call(index: int, call: object) -> dict[str, Any]:
     }
     identifier = call.get("id")
     return checked if identifier is None else {"id": _call_id(index, identifier), **checked}
+
+
+def _custom(custom: object) -> object:
+    """A call of one of OpenAI's custom tools, whose input is a text, as one of a function."""
+    return {**custom, "arguments": custom.get("input")} if isinstance(custom, Mapping) else None
 
 
 def _arguments(index: int, given: object) -> dict[str, Any] | str:
