@@ -130,14 +130,16 @@ def test_a_list_of_such_tools_alone_is_answered_without_tools(api):
 
 
 def test_a_stream_has_the_warnings_in_its_first_event(api):
-    api.says("Sunny.", "Sunny.")
+    api.says("Sunny.")
     events = list(api.ask(tools=FOREIGN[:1], stream=True))
     if api.responses:
         assert [len(warnings_of(event.response)) for event in (events[0], events[1], events[-1])] == [1, 1, 1]
     else:
         assert [len(warnings_of(event)) for event in events] == [1] + [0] * (len(events) - 1)
-        events = list(api.ask(tools=FOREIGN[:1], stream=True, n=1))
-        assert events[0].choices[0].delta.role == "assistant"
+        api.says("Sunny.", "Rainy.")
+        events = list(api.ask(tools=FOREIGN[:1], stream=True, n=2))
+        assert [bool(warnings_of(event)) for event in events] == [True] + [False] * (len(events) - 1)
+        assert {event.choices[0].index for event in events} == {0, 1}
 
 
 def test_a_template_without_tools_answers_where_none_can_be_called():
