@@ -36,9 +36,9 @@ def properties(**inner: Any) -> dict[str, Any]:
             {"type": "object", "additionalProperties": TEXT},
         ),
         (
-            {**properties(x={"$ref": "#/$defs/a"}), "$defs": {"a": AHEAD, "b": AHEAD}},
+            {"$defs": {"b": AHEAD, "a": AHEAD}, **properties(x={"$ref": "#/$defs/a"})},
             ["$defs.a.pattern"],
-            {**properties(x={"$ref": "#/$defs/a"}), "$defs": {"a": TEXT, "b": AHEAD}},
+            {"$defs": {"b": AHEAD, "a": TEXT}, **properties(x={"$ref": "#/$defs/a"})},
         ),
         (
             properties(kids={"type": "array", "items": {"$ref": "#"}}, x=AHEAD),
@@ -85,8 +85,8 @@ def test_a_schema_that_is_nested_too_deeply_is_given_up():
 def test_a_large_schema_is_searched_for_a_bounded_time():
     schema = properties(**{f"p{at}": {**TEXT, "description": "x" * 5000} for at in range(150)}, x=AHEAD)
     kept, faults = enforceable(schema)
-    assert faults
-    assert fault_of(notations_of_schema(kept)[0]) == ""
+    assert kept == {}
+    assert [fault.place for fault in faults] == [()], "nothing is named that was not looked at"
 
 
 @pytest.mark.parametrize("as_text", [False, True])

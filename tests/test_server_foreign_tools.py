@@ -223,6 +223,21 @@ def test_of_a_schema_that_cannot_be_enforced_the_rest_is(api):
     assert '"pattern"' in api.llm.prompts[0], "the model is told of it all the same"
 
 
+def test_types_that_are_none_are_named_and_the_rest_holds(api):
+    """Google's schemas write them in capitals."""
+    parameters = {"type": "OBJECT", "properties": {"n": {"type": "integer"}, "x": {"type": "STRING"}}}
+    api.says('{"name": "a", "arguments": {"n": 1}}')
+    answer = api.ask(tools=api.tools(function("a", parameters)), tool_choice="required")
+    assert sorted(param.rpartition("parameters")[2] for _, param in warnings_of(answer)) == [
+        ".properties.x.type",
+        ".type",
+    ]
+    validator = jsonschema.Draft202012Validator(api.llm.calls[0]["json_schema"])
+    assert validator.is_valid({"name": "a", "arguments": {"n": 1, "x": 2}})
+    assert not validator.is_valid({"name": "a", "arguments": {"n": "1"}})
+    assert not validator.is_valid({"name": "a", "arguments": 1})
+
+
 def test_such_a_schema_is_of_no_concern_where_no_call_is_forced(api):
     api.says("Sunny.")
     answer = api.ask(tools=api.tools(function("a", BROKEN, strict=True)))

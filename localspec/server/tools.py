@@ -60,7 +60,7 @@ class Function:
                 raise bad_request(f"{what} Correct it, or leave strict out.", where)
             what += f" Calls of {self.fields['name']} need not follow it."
             warnings.append(warning(what, where, _NOT_ENFORCED))
-        return {**self.fields, "parameters": kept if "type" in kept else {}}, tuple(warnings)
+        return {**self.fields, "parameters": kept}, tuple(warnings)
 
 
 @dataclass(frozen=True)
