@@ -473,7 +473,9 @@ def test_a_full_context_is_an_error_that_names_the_way_on_unless_turns_may_be_dr
     answer = say(conversation.ask("and now"))
     assert conversation.turns[:-1] == before and conversation.dropped > 0
     assert answer.notice.startswith("The context of 512 tokens is full: the model no longer sees turns 1 to ")
-    with pytest.raises(PromptTooLong) as caught:  # the question alone is too long: nothing helps, nothing is dropped
+    with pytest.raises(
+        PromptTooLong
+    ) as caught:  # the question alone is too long: nothing helps, nothing is dropped
         conversation.ask("x" * 3000)
     assert "when_full" not in caught.value.remedy and conversation.turns[:-1] == before
 

@@ -48,9 +48,9 @@ class Conversation:
     failed leaves no trace.
 
     A context that is full: with `when_full` "error" a question that no longer fits raises `PromptTooLong`; with
-    "drop_oldest" the model is no longer shown the oldest turns, whole ones, until there is room for question and answer.
-    The notice of the completion (and, before the first chunk, of the stream) then says which. They stay in `turns`
-    and `messages`; `dropped` is their number, and `seen` what is left of the messages.
+    "drop_oldest" the model is no longer shown the oldest turns, whole ones, until there is room for question and
+    answer. The notice of the completion (and, before the first chunk, of the stream) then says which. They stay in
+    `turns` and `messages`; `dropped` is their number, and `seen` what is left of the messages.
 
     system, when_full, defaults: hold from the next question on when they are changed.
     reread: why the history had to be rendered and read again for the last question, or "" where its ids were kept.
@@ -251,7 +251,9 @@ class Conversation:
 def _max_tokens(options: dict[str, Any]) -> int | None:
     """What is asked for; `LLM.stream` refuses what makes no sense."""
     params = options.get("params")
-    return as_integer(options["max_tokens"] if "max_tokens" in options else getattr(params, "max_tokens", None))
+    return as_integer(
+        options["max_tokens"] if "max_tokens" in options else getattr(params, "max_tokens", None)
+    )
 
 
 def _dropped_notice(n_ctx: int, dropped: int, turns: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.options import json_option, offline_option
-from localspec.cli.terminal import busy, printable
+from localspec.cli.terminal import busy, printable, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _with_spinner(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _show(finding: Finding) -> None:
-    mark = click.style(f"{finding.status.value:8}", fg=_COLOURS[finding.status.value])
+    mark = styled(f"{finding.status.value:8}", fg=_COLOURS[finding.status.value])
     click.echo(f"{mark} {finding.topic}: {printable(finding.fact)}")
     if finding.remedy:
         click.echo(f"{'':8} -> {printable(finding.remedy)}")
