@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -188,6 +189,31 @@ def test_json_needs_a_prompt(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--json")
     terminal.expect("--json is for one answer: give its prompt behind PAIR, with -p or on standard input.")
     assert terminal.exit_code() == 2
+
+
+def test_json_is_for_reading_on_a_terminal_and_one_line_elsewhere(tmp_path: Path) -> None:
+    value = {
+        "ids": [1, 2, [3]],
+        "none": [],
+        "text": "a [\n1\n] \x1b[2J [ 1 ]",
+        "list": ["x", {"y": None}],
+        "z": 0.5,
+    }
+    code = f"from localspec.cli.terminal import write_json\nwrite_json({value!r})\n"
+    terminal = Terminal(tmp_path, "-c", code)
+    terminal.child.expect(pexpect.EOF)
+    printed = str(terminal.child.before).replace("\r\n", "\n")
+    assert json.loads(printed) == value and "\x1b" not in printed
+    assert '"list": [\n    "x",' in printed
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--json", "-q", "-p", "say one")
+    terminal.child.expect(pexpect.EOF)
+    printed = str(terminal.child.before)
+    assert json.loads(printed)["text"] == "one" and '"ids": [ 111, 110, 101 ],' in printed
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == value and done.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize("question", [["-p", "hi"], ["pair", "hi"]])

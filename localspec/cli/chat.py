@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from localspec.cli import opening
 from localspec.cli.answer import cut_off, figures, write_out
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
-from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer
+from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer, write_json
 
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
@@ -124,7 +123,7 @@ def _answer_once(
                 "drafting": completion.drafting,
                 "notice": completion.notice,
             }
-            click.echo(json.dumps(fields))
+            write_json(fields)
         elif not completion.text.endswith("\n"):
             write("\n")
     if completion.notice:

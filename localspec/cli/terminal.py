@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 import sys
@@ -123,6 +124,16 @@ def write_answer(text: str) -> None:
         return
     sys.stdout.write(printable(text) if is_terminal(sys.stdout) else text)
     sys.stdout.flush()
+
+
+def write_json(value: object) -> None:
+    """One JSON value on standard output: one line, and for a person at a terminal as many as it takes to read it."""
+    if not is_terminal(sys.stdout):
+        click.echo(json.dumps(value))
+        return
+    text = json.dumps(value, indent=2)
+    # Lists of numbers stay on one line. No text is touched: in JSON none holds a line break.
+    click.echo(re.sub(r'\[\n[^\[\]{}"]*\]', lambda found: " ".join(found[0].split()), text))
 
 
 def printable(text: str) -> str:
