@@ -191,6 +191,7 @@ def test_input_without_an_end_is_refused_at_a_limit(llm: FakeLLM, monkeypatch: p
             ["Explain this"],
             "'Explain this' stands in the place of PAIR. A question goes behind PAIR, or behind -p.",
         ),
+        (["why " * 200], "stands in the place of PAIR"),
         (["-m", "x.gguf", "what is a/b?"], "A question goes behind PAIR, or behind -p."),
     ],
 )

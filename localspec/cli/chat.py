@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -72,10 +72,14 @@ def chat(
 def _refuse_a_question_as_pair(options: ModelOptions) -> None:
     """The first argument is PAIR; no pair has blanks in its name."""
     pair = options.pair or ""
-    if len(pair.split()) > 1 and not pair.lower().endswith(".gguf") and not Path(pair).exists():
+    if len(pair.split()) > 1 and not pair.lower().endswith(".gguf") and not _exists(pair):
         raise click.UsageError(
             f"{pair!r} stands in the place of PAIR. A question goes behind PAIR, or behind -p."
         )
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - that of pathlib raises for a long text
 
 
 def _whole_prompt(given: str | None) -> str:

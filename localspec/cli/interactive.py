@@ -30,7 +30,7 @@ COMMANDS = {
     "undo": ("", "take the last question and its answer back"),
     "system": ("TEXT", "set the system prompt; without TEXT remove it"),
     "draft": ("auto|off|N", "tokens drafted per round, from the next answer on"),
-    "full": ("error|drop_oldest", "what happens when the context is full; alone: what the model sees"),
+    "full": ("error|drop_oldest", "when the context is full; alone: what the model sees"),
     "save": ("PATH", "write the conversation to a file"),
     "load": ("PATH", "go on with a conversation from a file"),
     "stats": ("", "figures of the last answer, and what they mean"),
@@ -155,7 +155,7 @@ class Chat:
 
     def _do_help(self) -> None:
         for name, (argument, what) in COMMANDS.items():
-            say(f"  {f'/{name} {argument}'.strip():<20} {what}")
+            say(f"  {f'/{name} {argument}'.strip():<23} {what}")
         say(f"  {KEYS}")
 
     def _do_clear(self) -> None:
