@@ -513,8 +513,7 @@ def test_after_turns_were_dropped_the_answer_is_that_of_a_cold_engine(llm, files
 
 def test_the_stream_says_before_the_answer_what_was_dropped(llm):
     conversation, _ = talk_until_dropped(llm)
-    conversation.undo()
-    stream = conversation.ask("another")
+    stream = conversation.ask(conversation.undo().question)
     assert "no longer sees" in stream.notice
     assert say(stream).notice == stream.notice and conversation.dropped
 
@@ -551,8 +550,8 @@ def test_clear_drops_nothing(llm):
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_an_answer_that_leaves_no_trace_drops_nothing(llm, end):
     conversation, _ = talk_until_dropped(llm)
-    conversation.undo()
-    stream = conversation.ask("another")
+    stream = conversation.ask(conversation.undo().question)
+    assert stream.notice
     if end == "cancel":
         stream.cancel()
         assert say(stream).ids == ()
