@@ -19,6 +19,8 @@ Listener = TypeVar("Listener", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
 VERIFY = ("auto", "block", "rejection", "coupled")
 """Names of accept rules."""
+WHEN_FULL = ("error", "drop_oldest")
+"""What a conversation may do when its context is full."""
 
 
 def _is_bool(value: object) -> bool:
@@ -133,6 +135,15 @@ def check_verify(value: object) -> str:
     if not isinstance(value, str) or value not in VERIFY:
         raise InvalidRequest(
             f"verify is {shown(value)}.", f"It must be one of {', '.join(VERIFY)}.", name="verify"
+        )
+    return value
+
+
+def check_when_full(value: object) -> str:
+    """What a conversation does when its context is full. Raises `InvalidRequest` for none of `WHEN_FULL`."""
+    if not isinstance(value, str) or value not in WHEN_FULL:
+        raise InvalidRequest(
+            f"when_full is {shown(value)}.", f"It must be one of {', '.join(WHEN_FULL)}.", name="when_full"
         )
     return value
 

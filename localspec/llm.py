@@ -276,9 +276,11 @@ class LLM:
             known = checked_ids(ids, engine.target.n_vocab)
             return b"".join(engine.vocab.piece(token, special=True) for token in known)
 
-    def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
+    def conversation(
+        self, system: str = "", *, when_full: str = "error", **defaults: Unpack[AnswerOptions]
+    ) -> Conversation:
         """A conversation that keeps its ids; `defaults` hold for its answers. Raises `InvalidRequest`."""
-        return Conversation(self, system, **defaults)
+        return Conversation(self, system, when_full=when_full, **defaults)
 
     @contextmanager
     def using(self) -> Iterator[Engine]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import Chunk, Completion
@@ -13,7 +14,12 @@ from localspec.system.forks import check_process, is_forked
 
 
 class AnswerStream(Iterator[Chunk]):
-    """The chunks of one answer. Any thread may read on, one at a time; closing or dropping it frees the engine."""
+    """The chunks of one answer. Any thread may read on, one at a time; closing or dropping it frees the engine.
+
+    notice: a sentence for the user that is known before the answer, or ""; the completion's own begins with it.
+    """
+
+    notice = ""
 
     def __init__(self, queue: AnswerQueue, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
         self._queue, self._ticket, self._chunks = queue, ticket, chunks
@@ -37,11 +43,14 @@ class AnswerStream(Iterator[Chunk]):
                 if not self._untold:
                     self._ended.set()
                 raise
-        if chunk.completion is not None:
+        if (completion := chunk.completion) is not None:
+            if self.notice:
+                completion = replace(completion, notice=f"{self.notice} {completion.notice}".rstrip())
+                chunk = replace(chunk, completion=completion)
             with self._telling:
                 self._untold = self._taken_over
             if not self._untold:
-                self.tell(chunk.completion)
+                self.tell(completion)
         return chunk
 
     def tell(self, completion: Completion) -> None:

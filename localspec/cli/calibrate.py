@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import say
+from localspec.cli.terminal import say, write_json
 
 if TYPE_CHECKING:
     from localspec.decoding.estimates import CostTable
@@ -45,7 +44,7 @@ def calibrate(
                 role: {"file": str(context.weights.path), **table.to_dict()}
                 for role, (context, table) in tables.items()
             }
-            click.echo(json.dumps(described))
+            write_json(described)
         else:
             for role, (context, table) in tables.items():
                 _show(f"{role}: {context.weights.path.name}, {context.threads} threads", table)

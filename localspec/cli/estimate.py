@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from localspec.cli.calibrate import costs_of
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
+from localspec.cli.terminal import write_json
 
 if TYPE_CHECKING:
     from localspec.measure.estimate import Estimator
@@ -91,7 +91,7 @@ def estimate(
 
         plot_curves(result, plot)
     if as_json:
-        click.echo(json.dumps(result))
+        write_json(result)
     else:
         _show(result)
 

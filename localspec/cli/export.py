@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from localspec.cli.options import json_option, quiet_option
-from localspec.cli.terminal import say
+from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
 
 
@@ -45,6 +44,6 @@ def export(pair: str, folder: str, prepared: bool, as_json: bool, quiet: bool) -
         say("Stopped. The same command goes on from here.")
         raise
     if as_json:
-        click.echo(json.dumps({"pair": pair, "folder": str(path.parent), "pair_file": str(path)}))
+        write_json({"pair": pair, "folder": str(path.parent), "pair_file": str(path)})
     else:
         click.echo(f"{pair} is in {path.parent}: LLM.from_folder loads it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.options import json_option, quiet_option
-from localspec.cli.terminal import say
+from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def _named(
 def _report(name: str | None, taken: dict[Path, Path], unknown: list[Path], as_json: bool) -> None:
     if as_json:
         entries = [{"file": str(path), "path": str(place)} for path, place in taken.items()]
-        click.echo(json.dumps({"pair": name, "files": entries, "unknown": [str(path) for path in unknown]}))
+        write_json({"pair": name, "files": entries, "unknown": [str(path) for path in unknown]})
         return
     for path, place in taken.items():
         click.echo(f"{path.name} is now {place}")

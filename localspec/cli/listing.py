@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,7 @@ import click
 
 from localspec.cli.holdings import day, described, formats, is_calibrated, warn_of_pair_files
 from localspec.cli.options import json_option
-from localspec.cli.terminal import is_terminal, printable
+from localspec.cli.terminal import is_terminal, printable, write_json
 
 if TYPE_CHECKING:
     from localspec.store.holding import Holding
@@ -41,7 +40,7 @@ def list_pairs(as_json: bool) -> None:
     calibrated = calibrated_files(store.home)
     held = [holding(pair, store) for pair in known_pairs(store)]
     if as_json:
-        click.echo(json.dumps([described(item, store, calibrated) for item in held]))
+        write_json([described(item, store, calibrated) for item in held])
         return
     rows = [_row(item, calibrated) for item in held]
     columns = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None

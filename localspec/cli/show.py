@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from localspec.cli.holdings import day, described
 from localspec.cli.options import json_option
-from localspec.cli.terminal import printable, say
+from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
     from localspec.gguf.metadata import Metadata
@@ -46,7 +45,7 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     facts["sources"] = {piece.file: origins(piece) for piece in held.pair.pieces}
     facts["prepared"] = _prepared(held, store)
     if as_json:
-        click.echo(json.dumps(facts))
+        write_json(facts)
         return
     for line in _lines(held, facts, judgement):
         click.echo(printable(line))

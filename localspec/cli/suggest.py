@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.suggestions import show_drafts, show_pairs
+from localspec.cli.terminal import write_json
 
 if TYPE_CHECKING:
     from localspec.measure.fitting_pairs import Fit
@@ -33,7 +33,7 @@ def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, of
     """
     result = _pairs(ctx_size, show_all) if target is None else _drafts(target, ctx_size, show_all, offline)
     if as_json:
-        click.echo(json.dumps(result))
+        write_json(result)
     elif target is None:
         show_pairs(result)
     else:
