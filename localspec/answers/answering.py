@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from localspec.answers.queue import Ticket
@@ -95,14 +95,20 @@ def sampler_of(engine: Engine, request: Request) -> Sampler:
 
 def answer_chunks(
     engine: Engine, controller: Controller, request: Request, ticket: Ticket
-) -> Iterator[Chunk]:
-    """Decode one answer; the engine must be this caller's alone until the end."""
+) -> Generator[Chunk]:
+    """Decode one answer; the engine must be this caller's alone until the end.
+
+    A cancelled ticket, a cancelled pass, and `DecodeCancelled` thrown in between two chunks lead to the last chunk.
+    """
     log.debug("answering %d prompt tokens, at most %s", len(request.ids), request.params.max_tokens)
     engine.prefixes.switch(request.ids)
     answer = _Answer(engine, controller, request)
-    for step in _rounds(answer.generation, ticket):
-        if (chunk := answer.take(step)) is not None:
-            yield chunk
+    try:
+        for step in _rounds(answer.generation, ticket):
+            if (chunk := answer.take(step)) is not None:
+                yield chunk
+    except DecodeCancelled:
+        pass
     yield answer.last()
 
 
@@ -191,13 +197,10 @@ def cancelled_chunk(request: Request, drafting: str) -> Chunk:
 
 
 def _rounds(generation: Generation, ticket: Ticket) -> Iterator[Step]:
-    """Every round, until the end or a cancel."""
+    """Every round, until the end or a cancel. Raises `DecodeCancelled` for a pass that was stopped."""
     steps = run(generation)
-    try:
-        while not ticket.cancelled and (step := next(steps, None)) is not None:
-            yield step
-    except DecodeCancelled:
-        return
+    while not ticket.cancelled and (step := next(steps, None)) is not None:
+        yield step
 
 
 def _notice(engine: Engine, generation: Generation) -> str:
