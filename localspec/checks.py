@@ -100,6 +100,10 @@ def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]
             num_tokens=len(items),
             n_ctx=n_ctx,
         )
+    if any(isinstance(item, Mapping) for item in items):
+        raise InvalidRequest(
+            "The prompt is a list of messages.", "Give it to `chat`; `generate` takes either.", name="prompt"
+        )
     return [_checked_id(item, n_vocab, "prompt") for item in items]
 
 

@@ -196,6 +196,7 @@ class LLM:
     ) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
+        A role is one of OpenAI's; a content is a text, or OpenAI's list of text parts.
         tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text, where
         `localspec.ToolCallParser` finds them. template_variables: what the template asks for besides,
         such as `enable_thinking`. options: those of `AnswerOptions`.

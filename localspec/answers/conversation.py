@@ -76,9 +76,12 @@ class Conversation:
     def ask(self, text: str, **options: Unpack[AnswerOptions]) -> AnswerStream:
         """The answer to the next question; options go before the conversation's defaults.
 
-        Raises `EngineBusy` while an earlier answer is unfinished, and what `LLM.chat` raises.
+        Raises `InvalidRequest` for a text of blanks, `EngineBusy` while an earlier answer is unfinished, and what
+        `LLM.chat` raises.
         """
         question = checked_text(text, "The question", name="text")
+        if not question.strip():
+            raise InvalidRequest("The question is empty.", "Ask something.", name="text")
         self._let_cancelled_end()
         with self._lock:
             return self._answer(self._turns, question, 0, options)
