@@ -96,7 +96,8 @@ def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]
     if len(items) > n_ctx:
         raise PromptTooLong(
             f"The prompt has {len(items)} tokens and the context holds {n_ctx}.",
-            "Shorten it, or load the model with a larger context (n_ctx, -c), where it was trained for one.",
+            "Shorten it, or load the model with a larger n_ctx, where it was trained for one.",
+            command="Shorten it, or give a larger context with -c/--ctx-size, where the model was trained for one.",
             num_tokens=len(items),
             n_ctx=n_ctx,
         )

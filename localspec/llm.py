@@ -314,8 +314,9 @@ class LLM:
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.
 
-        Answers asked for until now end as after `cancel`; calls after it raise `EngineClosed`. Called in the middle of an answer or of `using` by the same thread (in a callback, a signal handler), it returns
-        at once, and everything is freed when that has ended.
+        Answers asked for until now end as after `cancel`; calls after it raise `EngineClosed`. Called in the middle of
+        an answer or of `using` by the same thread (in a callback, a signal handler), it returns at once, and everything
+        is freed when that has ended.
         """
         self._stop()
         self._queue.close(self._keeper.close)
@@ -358,7 +359,9 @@ class LLM:
                 return
             try:
                 engine = self._keeper.engine  # may load what was freed
-                controller = self._keeper.controller(request.draft_tokens)  # measures where that was not done yet
+                controller = self._keeper.controller(
+                    request.draft_tokens
+                )  # measures where that was not done yet
             except (DecodeCancelled, LoadCancelled, EngineClosed):
                 yield cancelled_chunk(request, drafting)
                 return

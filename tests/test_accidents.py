@@ -332,9 +332,11 @@ def test_an_answer_that_is_whole_says_so_whoever_ends_it(load):
 def test_an_answer_in_the_loop_is_not_unloaded(load):
     llm = load()
     unloaded = []
+    reasons = []
     for chunk in llm.stream("abc", **SHORT):
         unloaded.append(llm.unload())
-    assert chunk.completion.finish_reason == "length" and not any(unloaded)
+        reasons.append(chunk.completion and chunk.completion.finish_reason)
+    assert reasons[-1] == "length" and not any(unloaded)
 
 
 def test_an_answer_that_waits_for_weights_ends_as_every_other(load, monkeypatch):

@@ -209,7 +209,7 @@ def test_a_pulled_reference_is_pinned_and_needs_no_network(
     with pytest.raises(NotDownloaded) as caught:
         paths_on_disk(wanted, store)
     command = f"{REPO}:Q4_K_M -md {REPO}:Q8_0"
-    assert caught.value.remedy == f"Run `localspec pull {command}`."
+    assert caught.value.command == f"Run `localspec pull {command}`."
     target, draft = pull_references(wanted, store=store)
     assert draft is not None
     assert (target.read_bytes(), draft.read_bytes()) == (Q4, Q8)
@@ -362,7 +362,7 @@ def test_each_refusal_has_its_sentence(
     assert type(caught.value) is kind
     assert words in caught.value.message
     assert caught.value.remedy
-    assert "--source" not in caught.value.remedy
+    assert "--source" not in caught.value.command
     assert caught.value.file == f"{REPO}:Q4_K_M"
     assert len(hub.asked_for) == 1
     assert Pins(store.home).all() == []
@@ -412,7 +412,7 @@ def test_offline_without_a_pin(store: Store, monkeypatch: pytest.MonkeyPatch) ->
         lambda: resolve(ref("Q4_K_M"), offline=True, home=store.home),
         lambda: pull_references([ref("Q4_K_M")], store=store, offline=True),
     ):
-        with pytest.raises(OfflineError, match="has not been pulled, and --offline forbids the network"):
+        with pytest.raises(OfflineError, match="has not been pulled, and offline forbids the network"):
             call()
 
 

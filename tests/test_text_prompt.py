@@ -199,7 +199,10 @@ def called(name: str, arguments: str) -> dict[str, Any]:
         ([GOOD, {"role": "user", "content": None}], "Message 1 has no text as its content"),
         ([{"role": "user", "content": {"text": "Hi"}}], "Message 0 has no text as its content"),
         ([{"role": "", "content": "Hi"}], "Message 0 has the role ''."),
-        ([GOOD, {"role": "user", "content": [{"type": "text", "text": "a\0b"}]}], "content of message 1 holds a NUL"),
+        (
+            [GOOD, {"role": "user", "content": [{"type": "text", "text": "a\0b"}]}],
+            "content of message 1 holds a NUL",
+        ),
         ([GOOD, {"role": "wizard", "content": "Hi"}], "Message 1 has the role 'wizard'."),
         ([{"role": "User", "content": "Hi"}], "Message 0 has the role 'User'."),
         ([{**GOOD, "names": []}], "The names of message 0 is a list"),
@@ -246,7 +249,9 @@ def test_text_parts_are_one_text() -> None:
         {"type": "text", "text": ""},
     ]
     for content in (parts, tuple(parts)):
-        assert checked_messages([{"role": "user", "content": content}]) == [{"role": "user", "content": "abcd"}]
+        assert checked_messages([{"role": "user", "content": content}]) == [
+            {"role": "user", "content": "abcd"}
+        ]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def _predicted_ids(vocab: Vocabulary, text: str) -> tuple[int, ...]:
     try:
         return tuple(vocab.tokenize(text, parse_special=False)) if text else ()
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, error.remedy, name="prediction") from None
+        raise error.with_message(error.message, name="prediction") from None
 
 
 def _constraint(vocab: Vocabulary, grammar: Any, schema: Any) -> Constraint | None:

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from inspect import GEN_SUSPENDED, getgeneratorstate
+from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import Chunk, Completion
@@ -65,7 +65,7 @@ class AnswerStream(Iterator[Chunk]):
     @property
     def executing(self) -> bool:
         """Whether a thread computes it right now."""
-        return self._chunks.gi_running
+        return getgeneratorstate(self._chunks) == GEN_RUNNING
 
     @property
     def ended(self) -> bool:

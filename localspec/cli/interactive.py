@@ -71,7 +71,7 @@ class Chat:
                     self.handle(line)
                 except LocalspecError as error:
                     full = isinstance(error, PromptTooLong | ContextFull)
-                    say(f"error: {error.message}\n{MAKE_ROOM if full else error.remedy}".rstrip())
+                    say(f"error: {error.message}\n{MAKE_ROOM if full else error.command}".rstrip())
 
     def handle(self, line: str) -> None:
         """Handle one entry, a command or a question.

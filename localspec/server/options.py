@@ -89,7 +89,7 @@ def choice_options(options: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def text_of(content: str | Sequence[Part] | None, param: str) -> str:
-    """A message's content as one text, as `LLM.chat` takes it. Raises `InvalidRequest` naming a part that is no text."""
+    """A message's content as one text, as `LLM.chat` takes it. Raises `InvalidRequest` naming a part."""
     parts = content if content is None or isinstance(content, str) else [dict(part) for part in content]
     return content_text(parts, param)
 
