@@ -5,6 +5,7 @@ Numbers are Python's own, numpy's, and any other type that says it is one; never
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import threading
@@ -53,6 +54,20 @@ def shown(value: object, width: int = 60) -> str:
     except Exception:  # a whole number of more than 4300 digits has no repr
         return f"a {type(value).__name__}"
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for options that are not known, with all that are, the nearest name first."""
+    names = list(known)
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise InvalidRequest(
+            f"There is no option {', '.join(unknown)}.",
+            f"{hint}Known ones are {', '.join(names)}.",
+            name=unknown[0],
+        )
 
 
 def text_or_items(prompt: object) -> str | list[Any]:
@@ -164,11 +179,11 @@ def check_listener(name: str, value: Listener) -> Listener:
 
 
 def checked_path(name: str, value: object) -> Path:
-    """The path of a file or folder that an argument gives. Raises `InvalidRequest` naming the argument."""
+    """The path of a file or folder that an argument gives; `~` is the user's. Raises `InvalidRequest` naming it."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path:
         raise InvalidRequest(f"{name} is {shown(value)}.", "Give its path as a text or a Path.", name=name)
-    return Path(path)
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - that of pathlib raises for a user that there is not
 
 
 def checked_seconds(value: object) -> float | None:

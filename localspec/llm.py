@@ -28,7 +28,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.idle import IdleTimer
 from localspec.engine.keeper import EngineKeeper, Order
 from localspec.engine.loading import Loading, LoadProgress
-from localspec.engine.options import LoadOptions, Notify, engine_options
+from localspec.engine.options import LoadOptions, Notify, engine_options, within_machine
 from localspec.errors import DecodeCancelled, EngineClosed, LoadCancelled, LocalspecError
 from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
 from localspec.pairs.catalogue import DEFAULT_PAIR
@@ -143,8 +143,9 @@ class LLM:
         seconds = checked_seconds(own.pop("unload_after", None))
         notify = check_listener("notify", own.pop("notify", _ignore))
         found = find_files(target, draft, home)
-        order = Order(found.target, found.draft, engine_options(own), draft_tokens, found.home)
-        keeper = EngineKeeper(order, notify)
+        engine, cut = within_machine(engine_options(own))
+        keeper = EngineKeeper(Order(found.target, found.draft, engine, draft_tokens, found.home), notify)
+        keeper.warnings += cut
         record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
         return cls(keeper, seconds)
 

@@ -67,6 +67,7 @@ class FakeLLM:
         self.settings = {**SETTINGS, "drafting": drafting}
         self.calls: list[dict[str, Any]] = []
         self.closed = False
+        self.engine = SimpleNamespace(most_draft_tokens=31)
         self._cancelled = threading.Event()
         self._queue = AnswerQueue(self._cancelled)  # type: ignore[arg-type]
 

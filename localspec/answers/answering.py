@@ -7,8 +7,15 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from localspec.answers.queue import Ticket
-from localspec.answers.request import Chunk, Completion, Request
-from localspec.checks import check_draft_tokens, check_verify, checked_processors, checked_prompt, shown
+from localspec.answers.request import AnswerOptions, Chunk, Completion, Request
+from localspec.checks import (
+    check_draft_tokens,
+    check_names,
+    check_verify,
+    checked_processors,
+    checked_prompt,
+    shown,
+)
 from localspec.compute.vocabulary import Vocabulary
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
@@ -33,6 +40,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
     draft_tokens: what holds where `options`, those of `AnswerOptions`, say nothing.
     Raises `InvalidRequest` or `PromptTooLong`.
     """
+    check_names(options, AnswerOptions.__annotations__)
     options = dict(options)
     context, vocab = engine.target, engine.vocab
     own_draft_tokens = options.pop("draft_tokens", None)

@@ -13,7 +13,7 @@ from localspec.answers.request import AnswerOptions, Completion
 from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
 from localspec.answers.stream import AnswerStream
 from localspec.answers.turn import Turn
-from localspec.checks import StrPath
+from localspec.checks import StrPath, check_names
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
 from localspec.engine.engine import Engine
@@ -214,9 +214,5 @@ def _message(role: str, content: str) -> Message:
 
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    known = AnswerOptions.__annotations__
-    if unknown := sorted(set(options) - set(known)):
-        raise InvalidRequest(
-            f"There is no option {', '.join(unknown)}.", f"Known ones are {', '.join(known)}."
-        )
+    check_names(options, AnswerOptions.__annotations__)
     return options

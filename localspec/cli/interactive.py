@@ -158,7 +158,10 @@ class Chat:
             say(f"/draft takes auto, off or a whole number, not {text!r}.")
         else:
             self.conversation.defaults["draft_tokens"] = draft_tokens
-            say(f"Draft tokens from the next answer on: {draft_tokens}.", dim=True)
+            most = self._llm.engine.most_draft_tokens
+            beyond = isinstance(draft_tokens, int) and draft_tokens > most
+            used = f"{most}, for a pass checks no more" if beyond else draft_tokens
+            say(f"Draft tokens from the next answer on: {used}.", dim=True)
 
     def _do_save(self, text: str) -> None:
         from localspec.answers.saved import is_saved
