@@ -329,6 +329,17 @@ def test_an_answer_that_is_whole_says_so_whoever_ends_it(load):
         assert chunks[-1].completion.finish_reason == "length"
 
 
+@pytest.mark.parametrize(("end", "kept"), [("llm.close", 1), ("answer.cancel", 1), ("answer.close", 0)])
+def test_a_conversation_keeps_what_was_cancelled_and_read_to_its_end(load, end, kept):
+    llm = load()
+    talk = llm.conversation(**GREEDY)
+    answer = talk.ask("x")
+    for chunk in answer:
+        if chunk.completion is None:
+            ENDS[end](llm, answer)
+    assert [turn.answer for turn in talk.turns] == [chunk.completion.text] * kept
+
+
 def test_an_answer_in_the_loop_is_not_unloaded(load):
     llm = load()
     unloaded = []

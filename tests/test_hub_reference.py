@@ -13,6 +13,7 @@ import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
+import localspec
 from localspec.errors import (
     AccessDenied,
     FileMissing,
@@ -248,6 +249,18 @@ def test_what_changes_upstream_does_not_change_what_was_pinned(hub: Hub, store: 
     assert second.read_bytes() == changed
     assert Pins(store.home).all()[0].target.sha256 == sha256(changed)
     assert pull_references(wanted, store=store)[0] == second
+
+
+def test_an_application_may_take_what_the_repository_has_now(hub: Hub, store: Store) -> None:
+    name = str(ref("Q4_K_M"))
+    localspec.pull(name, home=store.home)
+    hub.repos[REPO]["Some-Q4_K_M.gguf"] = content(77, 41_000)
+    localspec.pull(name, home=store.home)
+    assert Pins(store.home).all()[0].target.sha256 == sha256(Q4)
+    localspec.pull(name, home=store.home, update=True)
+    assert Pins(store.home).all()[0].target.sha256 == sha256(content(77, 41_000))
+    with pytest.raises(InvalidRequest, match="is no model of a hub"):
+        localspec.pull("smollm2-135m", home=store.home, update=True)
 
 
 def test_an_update_drops_the_old_bytes_once_the_new_are_there(hub: Hub, store: Store) -> None:

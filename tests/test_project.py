@@ -286,7 +286,9 @@ def name_of(node: object) -> str:
     """Under what a node stands: an argument's, a variable's or a function's name."""
     if isinstance(node, ast.Assign):
         return " ".join(ast.unparse(target) for target in node.targets)
-    return str(getattr(node, "arg", None) or getattr(node, "name", None) or "")
+    return next(
+        (str(name) for key in ("arg", "name", "id", "attr") if (name := getattr(node, key, None))), ""
+    )
 
 
 def test_who_uses_the_library_is_not_told_what_to_type() -> None:
@@ -317,6 +319,21 @@ def test_who_uses_the_library_is_not_told_what_to_type() -> None:
         and typed.search("(n_ctx, -c)")
         and typed.search("--no-draft goes")
     )
+
+
+def test_who_types_is_not_told_which_argument_to_pass() -> None:
+    """A remedy that names a call or a value of Python has other words for the command line."""
+    called = re.compile(r"localspec\.\w|\b\w+=(True|False|None|\")")
+    found = []
+    for file in sorted((ROOT / "localspec").rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and name_of(call.func).endswith(
+                ("Error", "Short", "Downloaded", "Request")
+            ):
+                told = [text for argument in call.args for text in sentences(ast.Expr(argument))]
+                worded = any(keyword.arg == "command" for keyword in call.keywords)
+                found += [f"{file.name}: {text}" for text in told if called.search(text) and not worded]
+    assert found == []
 
 
 def test_a_remedy_has_words_for_the_command_line_where_they_differ() -> None:
