@@ -158,7 +158,8 @@ class Chat:
             say(f"/draft takes auto, off or a whole number, not {text!r}.")
         else:
             self.conversation.defaults["draft_tokens"] = draft_tokens
-            most = self._llm.engine.most_draft_tokens
+            with self._llm.using() as engine:
+                most = engine.most_draft_tokens
             beyond = isinstance(draft_tokens, int) and draft_tokens > most
             used = f"{most}, for a pass checks no more" if beyond else draft_tokens
             say(f"Draft tokens from the next answer on: {used}.", dim=True)
