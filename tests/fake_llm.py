@@ -76,8 +76,8 @@ class FakeLLM:
 
     @contextmanager
     def using(self) -> Iterator[Any]:
-        """As `LLM.using`, with what a conversation needs of an engine."""
-        yield SimpleNamespace(vocab=Letters(), template=Template())
+        """As `LLM.using`, with what a conversation and a chat need of an engine."""
+        yield SimpleNamespace(vocab=Letters(), template=Template(), most_draft_tokens=31)
 
     def stream(
         self,

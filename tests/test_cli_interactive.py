@@ -246,6 +246,10 @@ def test_draft_counts_from_the_next_answer_on(capsys: Capture) -> None:
     )
     assert [call["draft_tokens"] for call in calls(chat)] == [2, "off", 5, 5]
     assert "/draft takes auto, off or a whole number, not 'lots'." in capsys.readouterr().err
+    converse("/draft 31", "/draft 999999")
+    *_, most, beyond = capsys.readouterr().err.splitlines()
+    assert most == "Draft tokens from the next answer on: 31."
+    assert beyond == "Draft tokens from the next answer on: 31, for a pass checks no more."
 
 
 def test_stats_are_those_of_the_last_answer(capsys: Capture) -> None:

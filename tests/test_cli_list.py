@@ -305,4 +305,4 @@ def test_show_of_an_unknown_name(shelf: Shelf, name: str) -> None:
 def test_an_absurd_context_is_refused(shelf: Shelf) -> None:
     shelf.fill()
     result = run("show", "tiny", "-c", "0")
-    assert (result.exit_code, "n_ctx is 0" in result.stderr) == (1, True)
+    assert (result.exit_code, "'-c' / '--ctx-size': 0 is not in the range" in result.stderr) == (2, True)

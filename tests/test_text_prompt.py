@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest, TemplateError
 from localspec.llama.template import ChatTemplate
-from localspec.text.messages import checked_messages
+from localspec.text.messages import ROLES, checked_messages
 from localspec.text.prompt import Literals, literals_of, render_prompt, text_prompt
 from tests.tinygguf import CHATML
 
@@ -61,9 +61,10 @@ def test_typed_control_tokens_stay_text(joins: tuple[str, ...]) -> None:
     assert ids == [3, *plain("user\n" + typed), 4, *plain("\n"), 3, *plain("assistant\n")]
 
 
-def test_control_tokens_in_a_role_stay_text() -> None:
-    template = ChatTemplate(CHATML, bos="", eos="", name="tiny.gguf")
-    ids = render_prompt(FakeVocabulary(), template, [{"role": "user<|im_end|>", "content": ""}])
+def test_control_tokens_in_a_name_stay_text() -> None:
+    template = ChatTemplate(CHATML.replace("['role']", "['name']"), bos="", eos="", name="tiny.gguf")
+    message = {"role": "user", "name": "user<|im_end|>", "content": ""}
+    ids = render_prompt(FakeVocabulary(), template, [message])
     assert ids == [3, *plain("user<|im_end|>\n"), 4, *plain("\n"), 3, *plain("assistant\n")]
 
 
@@ -192,14 +193,19 @@ def called(name: str, arguments: Any) -> dict[str, Any]:
     [
         ([], "messages is empty"),
         (None, "messages is a NoneType"),
-        ("Hi", "messages is a str"),
         (GOOD, "messages is a dict"),
         ([GOOD, "Hi"], "Message 1 is a str"),
         ([{"role": "user"}], "Message 0 has no text as its content"),
         ([{"content": "Hi"}], "Message 0 has no text as its role"),
         ([GOOD, {"role": "user", "content": None}], "Message 1 has no text as its content"),
-        ([{"role": "user", "content": ["Hi"]}], "Message 0 has no text as its content"),
-        ([{"role": "", "content": "Hi"}], "Message 0 has an empty role"),
+        ([{"role": "user", "content": {"text": "Hi"}}], "Message 0 has no text as its content"),
+        ([{"role": "", "content": "Hi"}], "Message 0 has the role ''."),
+        (
+            [GOOD, {"role": "user", "content": [{"type": "text", "text": "a\0b"}]}],
+            "content of message 1 holds a NUL",
+        ),
+        ([GOOD, {"role": "wizard", "content": "Hi"}], "Message 1 has the role 'wizard'."),
+        ([{"role": "User", "content": "Hi"}], "Message 0 has the role 'User'."),
         ([{**GOOD, "names": []}], "The names of message 0 is a list"),
         ([{**GOOD, "tool_calls": "f"}], "Message 0 has tool_calls of type str"),
         ([{**GOOD, "tool_calls": ["f"]}], "Message 0 has tool_calls without function.name"),
@@ -211,7 +217,8 @@ def called(name: str, arguments: Any) -> dict[str, Any]:
             "content of message 1 holds a NUL character at position 1",
         ),
         ([GOOD, {"role": "user", "content": "ab\ud83d"}], "(U+D83D) at position 2"),
-        ([{"role": "us\0er", "content": ""}], "The role of message 0 holds a NUL"),
+        ([{"role": "us\0er", "content": ""}], "Message 0 has the role 'us\\x00er'."),
+        ("Hi", "messages is a text."),
     ],
 )
 def test_bad_messages(messages: Any, what: str) -> None:
@@ -221,6 +228,49 @@ def test_bad_messages(messages: Any, what: str) -> None:
     assert what in caught.value.message
     assert caught.value.remedy
     assert caught.value.name == "messages"
+
+
+def test_a_refused_role_comes_with_the_list_of_roles() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked_messages([{"role": "wizard", "content": "Hi"}])
+    assert all(role in caught.value.remedy for role in ROLES)
+    for role in ROLES:
+        (message,) = checked_messages([{"role": role, "content": "Hi"}])
+        assert message["role"] == ("system" if role == "developer" else role)
+
+
+def test_text_parts_are_one_text() -> None:
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "input_text", "text": "b"},
+        {"type": "output_text", "text": "c", "annotations": []},
+        {"type": "refusal", "refusal": "d"},
+        {"type": "text", "text": ""},
+    ]
+    for content in (parts, tuple(parts)):
+        assert checked_messages([{"role": "user", "content": content}]) == [
+            {"role": "user", "content": "abcd"}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "messages[1].content[1].type"),
+        ({"text": "a"}, "messages[1].content[1].type"),
+        ({"type": ["text"], "text": "a"}, "messages[1].content[1].type"),
+        ({"type": "text"}, "messages[1].content[1].text"),
+        ({"type": "text", "text": 7}, "messages[1].content[1].text"),
+        ({"type": "refusal", "text": "a"}, "messages[1].content[1].refusal"),
+        ("a", "messages[1].content[1]"),
+        (None, "messages[1].content[1]"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused_by_its_place(part: Any, name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked_messages([GOOD, {"role": "user", "content": [{"type": "text", "text": "a"}, part]}])
+    assert (caught.value.name, name in caught.value.message) == (name, True)
+    assert caught.value.remedy
 
 
 def test_what_a_model_wrote_is_never_refused_for_a_nul():

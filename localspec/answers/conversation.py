@@ -13,7 +13,7 @@ from localspec.answers.request import AnswerOptions, Completion
 from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
 from localspec.answers.stream import AnswerStream
 from localspec.answers.turn import Message, Turn, first_with_room, room_for_answer, written
-from localspec.checks import StrPath, as_integer, check_when_full
+from localspec.checks import StrPath, as_integer, check_names, check_when_full
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
 from localspec.engine.engine import Engine
@@ -98,9 +98,12 @@ class Conversation:
     def ask(self, text: str, **options: Unpack[AnswerOptions]) -> AnswerStream:
         """The answer to the next question; options go before the conversation's defaults.
 
-        Raises `EngineBusy` while an earlier answer is unfinished, and what `LLM.chat` raises.
+        Raises `InvalidRequest` for a text of blanks, `EngineBusy` while an earlier answer is unfinished, and what
+        `LLM.chat` raises.
         """
         question = checked_text(text, "The question", name="text")
+        if not question.strip():
+            raise InvalidRequest("The question is empty.", "Ask something.", name="text")
         self._let_cancelled_end()
         with self._lock:
             return self._answer(self._turns, question, 0, options)
@@ -262,9 +265,5 @@ def _dropped_notice(n_ctx: int, dropped: int, turns: int) -> str:
 
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    known = AnswerOptions.__annotations__
-    if unknown := sorted(set(options) - set(known)):
-        raise InvalidRequest(
-            f"There is no option {', '.join(unknown)}.", f"Known ones are {', '.join(known)}."
-        )
+    check_names(options, AnswerOptions.__annotations__)
     return options

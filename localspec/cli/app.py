@@ -158,7 +158,7 @@ def _report(error: Exception, output_failed: bool) -> None:
 
 def _sentence(error: Exception, output_failed: bool) -> str:
     if isinstance(error, LocalspecError):
-        return f"{error.message}\n{error.remedy}".rstrip()
+        return f"{error.message}\n{error.command}".rstrip()
     if isinstance(error, MemoryError):
         return "there is not enough memory.\nUse a smaller -c/--ctx-size or a smaller model."
     if isinstance(error, OSError) and output_failed:

@@ -68,7 +68,7 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
 
 def _show(judgement: Judgement, outlook: Prospect | None) -> None:
 
-    lines = [judgement.sentence, *([judgement.remedy] if judgement.remedy else [])]
+    lines = [judgement.sentence, *([judgement.command] if judgement.command else [])]
     lines += [f"Verdict: {judgement.verdict}.", ""]
     if outlook is not None:
         lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]

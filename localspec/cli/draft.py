@@ -50,11 +50,12 @@ def draft(
 
 def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
     from localspec.engine.draft_copy import try_draft
-    from localspec.engine.options import EngineOptions
+    from localspec.engine.options import EngineOptions, within_machine
 
-    trial = try_draft(
-        path, EngineOptions(threads=threads), None, notify=(lambda _sentence: None) if quiet else say
-    )
+    options, warnings = within_machine(EngineOptions(threads=threads))
+    for warning in warnings:
+        say(f"warning: {warning}")
+    trial = try_draft(path, options, None, notify=(lambda _sentence: None) if quiet else say)
     if as_json:
         write_json({"draft": str(path), **_described(trial)})
     else:

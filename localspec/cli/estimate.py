@@ -47,7 +47,7 @@ class VerifyCost(click.ParamType):  # type: ignore[type-arg]
     type=VerifyCost(),
     help="What a pass over WIDTH tokens costs, in passes over one.  [default: always 1]",
 )
-@click.option("--draft-tokens", type=click.IntRange(1, 255), help="A draft length to judge besides.")
+@click.option("--draft-tokens", type=click.IntRange(1, 31), help="A draft length to judge besides.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves, as FILE.png.")
 @json_option
 @quiet_option
@@ -70,11 +70,16 @@ def estimate(
     With --cost-ratio nothing is loaded. Otherwise the costs are those measured for PAIR on this machine. Drafted tokens
     are taken to stand independently of each other, which real ones do not: a bench has the last word.
     """
-    from localspec.measure.estimate import ACCEPTANCES, LONGEST, from_numbers
+    from localspec.measure.estimate import ACCEPTANCES, LONGEST, check_acceptances, from_numbers
     from localspec.measure.estimate import estimate as estimated
 
     longest = max(LONGEST, draft_tokens or 0)
     acceptances = ACCEPTANCES if acceptance is None else (acceptance,)
+    check_acceptances(acceptances)
+    if plot is not None:
+        from localspec.measure.plot import check_plot, plot_curves
+
+        check_plot(plot)
     if cost_ratio is not None:
         if options.pair is not None or options.target is not None:
             raise click.UsageError(
@@ -87,8 +92,6 @@ def estimate(
         estimator = _from_pair(options, opening.Consent(yes=yes, offline=offline, quiet=quiet), longest)
     result = estimated(estimator, acceptances, draft_tokens)
     if plot is not None:
-        from localspec.measure.plot import plot_curves
-
         plot_curves(result, plot)
     if as_json:
         write_json(result)

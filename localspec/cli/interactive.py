@@ -103,7 +103,7 @@ class Chat:
 
     def _remedy(self, error: LocalspecError) -> str:
         if not isinstance(error, PromptTooLong | ContextFull):
-            return error.remedy
+            return error.command
         drops = self.conversation.when_full == "drop_oldest"
         if isinstance(error, PromptTooLong) and (drops or not self.conversation.turns):
             return f"Shorten the question; {LARGER}"
@@ -207,7 +207,11 @@ class Chat:
             say(f"/draft takes auto, off or a whole number, not {text!r}.")
         else:
             self.conversation.defaults["draft_tokens"] = draft_tokens
-            say(f"Draft tokens from the next answer on: {draft_tokens}.", dim=True)
+            with self._llm.using() as engine:
+                most = engine.most_draft_tokens
+            beyond = isinstance(draft_tokens, int) and draft_tokens > most
+            used = f"{most}, for a pass checks no more" if beyond else draft_tokens
+            say(f"Draft tokens from the next answer on: {used}.", dim=True)
 
     def _do_save(self, text: str) -> None:
         from localspec.answers.saved import is_saved

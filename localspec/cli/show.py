@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.holdings import day, described
-from localspec.cli.options import json_option
+from localspec.cli.options import context_option, json_option
 from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show everything about one pair.")
 @click.argument("name")
-@click.option("-c", "--ctx-size", type=int, default=4096, show_default=True, help="Context, in tokens.")
+@context_option
 @json_option
 def show(name: str, ctx_size: int, as_json: bool) -> None:
     """Show everything about the pair NAME: files and where they come from, licence, context, memory, prepared drafts,

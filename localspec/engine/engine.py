@@ -189,6 +189,11 @@ class Engine:
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
 
     @property
+    def most_draft_tokens(self) -> int:
+        """Drafted tokens that one pass of the target can check."""
+        return min(self.target.n_outputs, self.target.n_batch, self.target.n_ctx) - 1
+
+    @property
     def strict_form(self) -> str:
         """What strict mode means for this target, in words."""
         options, low = self.options, self.session.min_width
@@ -253,7 +258,13 @@ def describe_drafting(
         return f"off: {reason or 'asked for'}"
     sources = "from the draft model" if engine.draft else "from repeated text"
     if isinstance(draft_tokens, int):
-        return f"on, {draft_tokens} tokens a round {sources}"
+        most = engine.most_draft_tokens
+        count = (
+            str(draft_tokens)
+            if draft_tokens <= most
+            else f"{most} (not {draft_tokens}: a pass checks no more)"
+        )
+        return f"on, {count} tokens a round {sources}"
     if stats is not None and not stats.drafted:
         return "off: nothing in this answer was worth drafting"
     if engine.draft and controller is not None:

@@ -148,7 +148,7 @@ def strict_sentence(engine: Engine, home: Path | None, notify: Notify) -> str:
     """What strict mode does to this target here, and what it costs."""
     share = strict_price(engine, measured_costs(engine, home, notify=notify), home)
     price = (
-        "what it costs is not known, because the usual speed was never measured here (`localspec calibrate`)"
+        "what it costs is not known, because the usual speed was never measured here"
         if share is None
         else f"plain decoding runs at {share:.0%} of its usual speed"
     )

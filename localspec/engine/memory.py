@@ -107,6 +107,8 @@ def check_memory(loads: Sequence[Load]) -> None:
         f"and {_gigabytes(estimate.available)} are free.",
         "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
         "with check_memory=False.",
+        command="Ask for a smaller context (-c) or cache type (-ctk, -ctv), leave the draft out (--no-draft), or close "
+        "other programs.",
         path=str(loads[0].metadata.path),
         needed=estimate.total,
         free=estimate.available,

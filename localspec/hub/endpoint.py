@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from localspec.hub.hubfaults import OTHER_SOURCE, HubFaults
+from localspec.hub.hubfaults import UPGRADE, HubFaults
 from localspec.hub.time_limit import within
 from localspec.pairs.pair import HubSource
 
@@ -33,7 +33,7 @@ def headers() -> dict[str, str]:
     return build_hf_headers() | {"Accept-Encoding": "identity"}
 
 
-def faults_of(file: str, source: HubSource, otherwise: str = OTHER_SOURCE) -> HubFaults:
+def faults_of(file: str, source: HubSource, otherwise: str = UPGRADE) -> HubFaults:
     """Makes the errors for `file` (or whatever is asked for) at this endpoint with this user's token."""
     return HubFaults(file, source, endpoint(), "authorization" in headers(), otherwise)
 

@@ -47,8 +47,9 @@ def find(
         return pinned
     if offline:
         raise OfflineError(
-            f"{reference} has not been pulled, and --offline forbids the network.",
-            f"Run `localspec pull {reference}` without --offline.",
+            f"{reference} has not been pulled, and offline forbids the network.",
+            f'Call `localspec.pull("{reference}")` without offline.',
+            command=f"Run `localspec pull {reference}` without --offline.",
             file=str(reference),
             source="",
         )

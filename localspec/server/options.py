@@ -12,6 +12,7 @@ from localspec.decoding.seeds import attempt_seed
 from localspec.server.faults import bad_request
 from localspec.server.schemas import ChatRequest, CompletionRequest, Part, ResponseFormat, Sampling
 from localspec.server.settings import Settings
+from localspec.text.messages import content_text
 
 MOST_CHOICES = 128
 MOST_TOP_LOGPROBS = 20
@@ -92,20 +93,9 @@ def choice_options(options: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def text_of(content: str | Sequence[Part] | None, param: str) -> str:
-    """A message's content as one text. Raises `ApiError` naming a part that is no text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(_part_text(part, f"{param}[{index}]") for index, part in enumerate(content))
-
-
-def _part_text(part: Part, param: str) -> str:
-    name = "refusal" if part.type == "refusal" else "text"
-    text: str | None = getattr(part, name)
-    if part.type not in ("text", "input_text", "output_text", "refusal"):
-        raise bad_request(f"{param}.type is {part.type!r}. This model reads text only.", f"{param}.type")
-    if text is None:
-        raise bad_request(f"{param}.{name} is missing.", f"{param}.{name}", "missing_required_parameter")
-    return text
+    """A message's content as one text, as `LLM.chat` takes it. Raises `InvalidRequest` naming a part."""
+    parts = content if content is None or isinstance(content, str) else [dict(part) for part in content]
+    return content_text(parts, param)
 
 
 def _lengths(body: Sampling) -> dict[str, int | None]:

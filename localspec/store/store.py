@@ -75,7 +75,8 @@ class Store:
             size = readable(sum(file.bytes for file in missing))
             raise NotDownloaded(
                 f"The pair {pair.name} is not complete on this disk: {names} missing ({size}).",
-                f"Run `localspec pull {pair.name}`.",
+                f'Call `localspec.pull("{pair.name}")`.',
+                command=f"Run `localspec pull {pair.name}`.",
                 name=pair.name,
                 missing=[file.file for file in missing],
             )
@@ -90,7 +91,8 @@ class Store:
                 where = " or ".join(map(str, piece.local_paths))
                 raise StoreError(
                     f"The pair {pair.name} is not complete: {where} is gone or has another size.",
-                    f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",
+                    "Put the file back.",
+                    command=f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",
                     path=where,
                     name=pair.name,
                 )
@@ -162,7 +164,8 @@ class Store:
         raise HashMismatch(
             f"The bytes of {file.file} from {report.source} are not the file: "
             f"sha256 {actual[:12]}… instead of {file.sha256[:12]}….",
-            "Pull again, or choose another --source.",
+            "Pull again.",
+            command="Pull again, or choose another --source.",
             file=file.file,
             source=report.source,
             expected=file.sha256,

@@ -10,6 +10,10 @@ from typing import Any
 from localspec.checks import shown
 from localspec.errors import InvalidRequest
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Who may have said a message, as OpenAI has them. Most templates know no developer: it is taken for the system."""
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Kinds of content that can be given to a model -> the field with the text."""
 ASSISTANT = "assistant"
 """What a model wrote must not end the conversation: of its own text, a NUL is read as a replacement character."""
 DEEPEST_ARGUMENTS = 64
@@ -22,12 +26,19 @@ _UNREADABLE = re.compile("[\0\ud800-\udfff]")
 def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     """A copy with the text fields only: `role`, `content` and any other field that is a text; and `tool_calls`.
 
+    A content may be OpenAI's list of text parts, which becomes one text.
     Fields that are None are as good as absent; the content of a message with tool calls is then empty. Arguments of
     tool calls, which OpenAI writes as JSON text, become the objects that chat templates expect; those that are no
     object, as models write them too, stay text. Raises InvalidRequest, naming the message's index (from 0), for
     anything else that is not a text, and for text that no model can be given.
     """
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+    if isinstance(messages, str):
+        raise InvalidRequest(
+            "messages is a text.",
+            'Give a list such as [{"role": "user", "content": "..."}]; `generate` and `stream` take a text.',
+            name="messages",
+        )
+    if isinstance(messages, bytes | Mapping) or not isinstance(messages, Sequence):
         raise InvalidRequest(
             f"messages is a {type(messages).__name__}.", "Give a list of messages.", name="messages"
         )
@@ -46,6 +57,8 @@ def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, Any
     calls = message.get("tool_calls")
     if calls and message.get("content") is None:
         message = {**message, "content": ""}
+    if isinstance(message.get("content"), list | tuple):
+        message = {**message, "content": content_text(message["content"], f"messages[{index}].content")}
     for field in ("role", "content"):
         if not isinstance(message.get(field), str):
             raise InvalidRequest(
@@ -53,10 +66,14 @@ def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, Any
                 f"Give {field} as a text.",
                 name="messages",
             )
-    if not message["role"]:
+    if message["role"] not in ROLES:
         raise InvalidRequest(
-            f"Message {index} has an empty role.", "Give user, assistant or system.", name="messages"
+            f"Message {index} has the role {shown(message['role'])}.",
+            f"Give one of {', '.join(ROLES)}.",
+            name="messages",
         )
+    if message["role"] == "developer":
+        message = {**message, "role": "system"}
     if message["role"] == ASSISTANT:
         message = {
             field: value.replace("\0", "\ufffd") if isinstance(value, str) and field != "role" else value
@@ -68,6 +85,36 @@ def _checked_message(index: int, message: Mapping[str, object]) -> dict[str, Any
         if value is not None and field != "tool_calls"
     }
     return {**checked, "tool_calls": _checked_calls(index, calls)} if calls else checked
+
+
+def content_text(content: object, path: str) -> str:
+    """What a message's content says: a text, or OpenAI's text parts joined; "" for None.
+
+    path: where it stands, such as `messages[0].content`. Raises InvalidRequest naming the part that is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InvalidRequest(f"{path} is {shown(content)}.", "Give a text or a list of parts.", name=path)
+    return "".join(_part_text(part, f"{path}[{index}]") for index, part in enumerate(content))
+
+
+def _part_text(part: object, path: str) -> str:
+    if not isinstance(part, Mapping):
+        raise InvalidRequest(
+            f"{path} is {shown(part)}.", 'Give a part such as {"type": "text", "text": "..."}.', name=path
+        )
+    kind = part.get("type")
+    field = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if field is None:
+        raise InvalidRequest(
+            f"{path}.type is {shown(kind)}.", "This model reads text only.", name=f"{path}.type"
+        )
+    text = part.get(field)
+    if not isinstance(text, str):
+        what = "missing" if text is None else shown(text)
+        raise InvalidRequest(f"{path}.{field} is {what}.", "Give its text.", name=f"{path}.{field}")
+    return text
 
 
 def _checked_calls(index: int, calls: object) -> list[dict[str, Any]]:
