@@ -76,7 +76,7 @@ class HubFile:
     def _metadata(self) -> HfFileMetadata:
         from huggingface_hub import get_hf_file_metadata
 
-        return get_hf_file_metadata(self._url, timeout=endpoint.PROBE_SECONDS)
+        return get_hf_file_metadata(self._url, timeout=endpoint.PROBE_SECONDS, **endpoint.NAMED)
 
 
 def _chunks(response: Any) -> Iterator[bytes]:

