@@ -71,6 +71,9 @@ class HubFile:
         try:
             return within(3 * stall, send, late=lambda response: response.close())
         except Exception as error:
+            untrusted = self.faults.untrusted(error)
+            if untrusted is not None:  # another try would find the same certificate
+                raise untrusted from error
             raise Broken(_how(error)) from error
 
     def _metadata(self) -> HfFileMetadata:
