@@ -68,7 +68,7 @@ def know(pairs: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (catalogue, finding):
         monkeypatch.setattr(module, "pairs", lambda: list(pairs))
     monkeypatch.setattr("localspec.store.store.pairs", lambda: list(pairs))
-    monkeypatch.setattr("localspec.hub.named_models.pair", lambda name: by_name[name])
+    monkeypatch.setattr("localspec.hub.named_models.pair", lambda name, home=None: by_name[name])
 
 
 def described(path: Path) -> ModelFile:
