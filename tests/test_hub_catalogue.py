@@ -97,7 +97,15 @@ def test_every_figure_names_its_source_of_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("qwen2.5-coder-1.5", "Did you mean 'qwen2.5-coder-1.5b'?"), ("../x", "Known pairs: ")]
+    ("name", "hint"),
+    [
+        ("qwen2.5-coder-1.5", "Did you mean 'qwen2.5-coder-1.5b'?"),
+        ("../x", "Known pairs: "),
+        ("", "Known pairs: "),
+        ("QWEN3-30", "Did you mean 'qwen3-30b-a3b'?"),
+        ("lama-3.1-8b", "Did you mean 'llama-3.1-8b'?"),
+        ("coder-1", "Which one: qwen2.5-coder-1.5b, qwen2.5-coder-14b?"),
+    ],
 )
 def test_an_unknown_name_gets_the_known_ones(name: str, hint: str) -> None:
     with pytest.raises(UnknownPair) as caught:

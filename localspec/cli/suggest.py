@@ -100,9 +100,9 @@ def _catalogued(name: str, size: int) -> ModelFile | None:
 
 
 def _is_file(text: str) -> bool:
-    from pathlib import Path
+    from localspec.checks import user_path
 
-    return Path(text).is_file()
+    return user_path(text).is_file()
 
 
 def _described(text: str, target: Target, found: Suggestions, store: Store) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from localspec.checks import user_path
 from localspec.errors import OfflineError, UnknownPair
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.hub.finding import resolve
@@ -44,7 +45,7 @@ def model_named(text: str, offline: bool, store: Store) -> Metadata:
         return _of_pair(named, named.target, offline, store)
     reference = parse_reference(text)
     if reference is None or Path(text).exists():
-        return read_metadata(Path(text))
+        return read_metadata(user_path(text))
     return _of_hub(reference, offline, store)
 
 
