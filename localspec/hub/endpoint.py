@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from localspec import __version__
 from localspec.hub.hubfaults import OTHER_SOURCE, HubFaults
 from localspec.hub.time_limit import within
 from localspec.pairs.pair import HubSource
+from localspec.version import VERSION
 
 PROBE_SECONDS = 5.0
-NAMED: dict[str, Any] = {"library_name": "localspec", "library_version": __version__}
+NAMED: dict[str, Any] = {"library_name": "localspec", "library_version": VERSION}
 """Who asks, as huggingface_hub takes it: its requests then begin their user agent with `localspec/VERSION`."""
 
 T = TypeVar("T")

