@@ -394,6 +394,15 @@ def test_what_is_too_slow_to_read_stays_last_and_known(store: Store) -> None:
     slow = [fit.speed.tokens_per_second for fit in fits[len(quick) :] if fit.speed]
     assert slow == sorted(slow, reverse=True)
     assert all(speed < READ_ALOUD for speed in slow)
+    less = memory | {"free": 12 * 10**9}
+    rooms = {
+        fit.pair.name: (place, fit.room)
+        for place, fit in enumerate(
+            fitting_pairs(known, store, options, **less, speeds=Speeds(store.home, lambda: 20e9))
+        )
+    }
+    assert rooms["qwen3-4b"][0] < rooms["qwen3-30b-a3b"][0] < rooms["qwen3-8b"][0]  # what is slow comes last
+    assert (rooms["qwen3-30b-a3b"][1], rooms["qwen3-8b"][1]) == ("fits when memory is freed", "fits")
     faster = fitting_pairs(known, store, options, **memory, speeds=Speeds(store.home, lambda: 1e12))
     assert faster[0].pair.name == "qwen2.5-coder-32b"
 
