@@ -194,7 +194,12 @@ def checked_path(name: str, value: object) -> Path:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path:
         raise InvalidRequest(f"{name} is {shown(value)}.", "Give its path as a text or a Path.", name=name)
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - that of pathlib raises for a user that there is not
+    return user_path(path)
+
+
+def user_path(text: str) -> Path:
+    """A path as a user writes it: `~` is the home folder, also where no shell says so; `~nobody` is itself."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - that of pathlib raises where there is no such user
 
 
 def checked_seconds(value: object) -> float | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from localspec.checks import user_path
 from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
@@ -39,7 +38,7 @@ def export(pair: str, folder: str, prepared: bool, as_json: bool, quiet: bool) -
     chosen = catalogue.pair(pair, store.home)
     try:
         with progress_display(quiet) as show:
-            path = export_pair(chosen, Path(folder), store, prepared=prepared, progress=show)
+            path = export_pair(chosen, user_path(folder), store, prepared=prepared, progress=show)
     except KeyboardInterrupt:
         say("Stopped. The same command goes on from here.")
         raise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.checks import user_path
 from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
@@ -57,7 +58,7 @@ def import_files(
         else:
             taken, unknown = _named(name, paths, store, show, summary, licence), []
     for path in unknown:
-        say(f"{path} is no file of a known pair.\nGive it a pair of its own with --name NAME.")
+        say(_unknown(path))
     _report(name, taken, unknown, as_json)
     if unknown:
         ctx.exit(UNKNOWN)
@@ -66,7 +67,19 @@ def import_files(
 def _path(file: str) -> Path:
     if not file.strip():
         raise click.UsageError("The name of a file is empty.")
-    return Path(file)
+    return user_path(file)
+
+
+def _unknown(path: Path) -> str:
+    """What to say of a file that no known pair has: it may be no model at all."""
+    from localspec.errors import ModelFileError
+    from localspec.gguf.metadata import read_metadata
+
+    try:
+        read_metadata(path)
+    except ModelFileError as error:
+        return str(error)
+    return f"{path} is no file of a known pair.\nGive it a pair of its own with --name NAME."
 
 
 def _recognised(

@@ -6,12 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from localspec.checks import check_when_full
+from localspec.checks import check_when_full, user_path
 from localspec.cli.answer import cut_off, explained, figures, interrupts_ignored, write_out
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS
@@ -216,7 +215,7 @@ class Chat:
     def _do_save(self, text: str) -> None:
         from localspec.answers.saved import is_saved
 
-        path, turns = _path(text), len(self.conversation.turns)
+        path, turns = user_path(text), len(self.conversation.turns)
         if not text:
             say("/save takes the path of a file.")
         elif not turns:
@@ -233,7 +232,7 @@ class Chat:
         if not text:
             say("/load takes the path of a file.")
             return
-        path = _path(text)
+        path = user_path(text)
         when_full = self.conversation.when_full
         self.conversation = Conversation.load(
             self._llm, path, when_full=when_full, **self.conversation.defaults
@@ -256,11 +255,6 @@ class Chat:
 def _shortened(text: str, width: int = 60) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 3]}..."
-
-
-def _path(text: str) -> Path:
-    """As a shell would take it; `~` of nobody is a name like any other."""
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - that of pathlib raises for it
 
 
 def _turns(count: int) -> str:

@@ -84,7 +84,7 @@ def _facts(file: RepoSibling) -> tuple[str, int, str]:
 def _repository(repo: str) -> ModelInfo:
     from huggingface_hub import HfApi
 
-    api = HfApi(endpoint=endpoint.endpoint())
+    api = HfApi(endpoint=endpoint.endpoint(), **endpoint.NAMED)
     return api.model_info(repo, timeout=LIST_SECONDS, files_metadata=True)
 
 

@@ -10,7 +10,7 @@ from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.pairs.catalogue import ModelFile, Pair, pairs
 from localspec.pairs.pins import Pins
 from localspec.store.prepared import PreparedDrafts, Source
-from localspec.system.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
+from localspec.system.disk import CHANGE_HOME, disk_errors, own_bytes, sha256_of, sync, write_durably
 from localspec.system.home import default_home, home_folder
 from localspec.system.locks import locked
 from localspec.system.partial import Partial
@@ -105,8 +105,8 @@ class Store:
     def remove(self, pair: Pair) -> int:
         """Removes the pair's files, left-overs and prepared drafts, not what another complete pair needs.
 
-        Files that lie outside the store stay. Returns the bytes freed.
-        Raises StoreError if a file is in use or being fetched.
+        Files that lie outside the store stay. Returns the bytes freed, not those that other
+        hard links keep. Raises StoreError if a file is in use or being fetched.
         """
         shared = {
             file.sha256 for other, _ in self.installed() if other.name != pair.name for file in other.files
@@ -207,7 +207,7 @@ class Store:
             freed = partial.size
             partial.discard()
             if path.exists():
-                freed += path.stat().st_size
+                freed += own_bytes(path)
                 path.unlink()
             with suppress(OSError):
                 path.parent.rmdir()
