@@ -13,7 +13,7 @@ from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.answers import respond
 from localspec.server.body import read_body
-from localspec.server.describe import takes
+from localspec.server.describe import endpoint, takes
 from localspec.server.faults import ApiError, as_api_error, bad_request
 from localspec.server.options import field_names
 from localspec.server.plan import chat_plan
@@ -191,7 +191,7 @@ def response_routes(service: Service) -> APIRouter:
     """Routes that make responses, show them again and delete them."""
     router, settings, store = APIRouter(), service.settings, ResponseStore()
 
-    @router.post("/v1/responses", **takes(ResponseRequest))
+    @endpoint(router, "POST", "/responses", openai=True, **takes(ResponseRequest))
     async def responses(request: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(request, ResponseRequest, service)
@@ -200,7 +200,7 @@ def response_routes(service: Service) -> APIRouter:
             service, request, lambda llm: AnswerItemsFormat(body, llm, settings, store), body
         )
 
-    @router.get("/v1/responses/{response_id}")
+    @endpoint(router, "GET", "/responses/{response_id}", openai=True)
     async def retrieve(response_id: str) -> Response:
         """A response that is still kept."""
         kept = store.get(response_id)
@@ -208,7 +208,7 @@ def response_routes(service: Service) -> APIRouter:
             raise _unknown(response_id)
         return Json(kept.payload)
 
-    @router.delete("/v1/responses/{response_id}")
+    @endpoint(router, "DELETE", "/responses/{response_id}", openai=True)
     async def delete(response_id: str) -> Response:
         """Forget a response."""
         if not store.remove(response_id):
