@@ -55,6 +55,18 @@ def shown(value: object, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+def check_characters(text: str, what: str, *, name: str | None) -> None:
+    """Raise `InvalidRequest` for a text with half a surrogate pair; `what` begins the sentence."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"{what} holds half a surrogate pair (U+{ord(text[error.start]):04X}) at position {error.start}.",
+            "Decode the text as UTF-8, or remove the character.",
+            name=name,
+        ) from None
+
+
 def text_or_items(prompt: object) -> str | list[Any]:
     """A text as it is; token ids or messages, from any iterable, as a list. Raises `InvalidRequest`.
 

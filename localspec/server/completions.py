@@ -31,7 +31,7 @@ class CompletionFormat:
         _refuse_unsupported(body)
         self._body = body
         self._n = choices(body)
-        self._options = answer_options(body, settings)
+        self._options = answer_options(body, settings, llm)
         self._prompts = [llm.tokenize(prompt) for prompt in _prompts(body)]
         self._echo = [_echo(prompt, llm) if body.echo else "" for prompt in _prompts(body)]
         self._piece: Callable[[int], bytes] = lambda token: llm.token_bytes([token])

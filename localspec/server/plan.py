@@ -40,7 +40,7 @@ def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
     """
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     syntax = call_syntax(llm.template.source or "")
-    options = _with_calls(answer_options(body, settings), use, syntax)
+    options = _with_calls(answer_options(body, settings, llm), use, syntax)
     constrained = "json_schema" in options or "grammar" in options
     variables = _variables(body, llm, constrained)
     tags = reasoning_tags(llm.template, variables)

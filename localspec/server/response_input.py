@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from localspec.server.faults import bad_request
-from localspec.server.options import text_of
+from localspec.server.options import check_length, text_of
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.schemas import ChatRequest, JsonSchema, Message, Part, ResponseFormat, Sampling
 from localspec.text.messages import checked_text
@@ -56,6 +56,7 @@ def refuse_unsupported(body: ResponseRequest) -> None:
     if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
         param = "top_logprobs" if body.top_logprobs else "include"
         raise bad_request(f"{param} asks for logprobs. Use /v1/chat/completions for them.", param)
+    check_length("max_output_tokens", body.max_output_tokens)
     if body.n not in (None, 1):
         raise bad_request(f"n is {body.n}. A response has one answer.", "n")
 

@@ -183,8 +183,9 @@ def _renamed(error: Exception, chat: ChatRequest) -> ApiError:
         param = _FIELDS.get(param, param).replace(".function.", ".")
     message = refused.message.replace(".function.", ".")
     return ApiError(
-        refused.status, message, kind=refused.kind, param=param, code=refused.code, headers=refused.headers
-    )
+        refused.status, message, kind=refused.kind, param=param, code=refused.code, headers=refused.headers,
+        facts=refused.facts,
+    )  # fmt: skip
 
 
 def response_routes(service: Service) -> APIRouter:
