@@ -326,6 +326,43 @@ def test_a_real_engine(tmp_path_factory):
         assert (caught.value.param, caught.value.code) == ("input", "context_length_exceeded")
 
 
+def kept(name: str, size: int = 0) -> Kept:
+    """One of about `size` characters."""
+    return Kept({"id": name}, [{"content": "x" * size}])
+
+
+def test_what_was_removed_from_the_store_leaves_nothing_behind():
+    """Neither a place nor its size: both would push others out, and a size without its response cannot be dropped."""
+    store = ResponseStore(most=3, characters=1000)
+    for _ in range(50):
+        for name in "abc":
+            store.add(name, kept(name, 250))
+        assert [store.remove(name) for name in "abc"] == [True] * 3
+        assert [store.remove(name) for name in "abc"] == [False] * 3
+    for name in "def":
+        store.add(name, kept(name, 250))
+    assert [name for name in "abcdef" if store.get(name)] == list("def")
+    assert store.remove("e")
+    store.add("g", kept("g", 250))
+    assert [name for name in "defg" if store.get(name)] == list("dfg")
+    store.add("h", kept("h", 250))
+    assert [name for name in "defgh" if store.get(name)] == list("fgh")
+
+
+def test_the_bounds_of_the_store_are_exact():
+    size = kept("a", 100).size
+    for room, expected in ((3 * size, "abc"), (3 * size - 1, "bc"), (size, "c"), (size - 1, "")):
+        store = ResponseStore(most=3, characters=room)
+        for name in "abc":
+            store.add(name, kept(name, 100))
+        assert "".join(name for name in "abc" if store.get(name)) == expected
+    store = ResponseStore(most=3, characters=3 * size)
+    for name in "aab":  # the same name again takes the place of the first
+        store.add(name, kept(name, 100))
+    store.add("c", kept("c", 100))
+    assert [name for name in "abc" if store.get(name)] == list("abc")
+
+
 def test_the_store_is_bounded():
     store = ResponseStore(most=2, characters=1000)
     for name in "abc":
@@ -333,9 +370,9 @@ def test_the_store_is_bounded():
     assert [name for name in "abc" if store.get(name)] == ["b", "c"]
     store.add("d", Kept({"id": "d"}, [{"content": "x" * 960}]))
     assert [name for name in "abcd" if store.get(name)] == ["d"]
-    for kept in (
+    for large in (
         Kept({"id": "e"}, [{"content": "x" * 2000}]),
         Kept({"id": "e", "instructions": "x" * 2000}, [{"content": "x"}]),
     ):
-        store.add("e", kept)
+        store.add("e", large)
         assert store.get("e") is None

@@ -148,7 +148,6 @@ def _serve(
     unload_after: float | None,
 ) -> None:
     from localspec.server import serve as server
-    from localspec.system.load_watch import LoadWatch, watching
 
     bound = (
         server.tcp_socket(place.host, place.port)
@@ -163,18 +162,15 @@ def _serve(
         if place.public and settings.api_key is None:
             say(f"warning: any machine that reaches {place.host} may use this server; see --api-key.")
 
-        watch = LoadWatch()
-
         def load() -> LLM:
-            with watching(watch):
-                llm = opening.open_quietly(options, consent, unload_after=unload_after)
+            llm = opening.open_quietly(options, consent, unload_after=unload_after)
             if not consent.quiet:
                 say(f"{settings.name} is ready on {where}")
             return llm
 
         if not consent.quiet:
             say(f"listening on {where}, loading the model", dim=True)
-        server.serve(load, settings, listening, watch.cancel)
+        server.serve(load, settings, listening)
 
 
 def _log() -> None:

@@ -69,9 +69,10 @@ def queue_full(limit: int) -> ApiError:
     )
 
 
-def unavailable(message: str, code: str) -> ApiError:
+def unavailable(message: str, code: str, facts: dict[str, Any] | None = None) -> ApiError:
     """A 503: no model yet, or no more."""
-    return ApiError(503, message, kind=UNAVAILABLE, code=code, headers={"Retry-After": str(RETRY_SECONDS)})
+    headers = {"Retry-After": str(RETRY_SECONDS)}
+    return ApiError(503, message, kind=UNAVAILABLE, code=code, headers=headers, facts=facts)
 
 
 def timed_out(seconds: float) -> ApiError:
