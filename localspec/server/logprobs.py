@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from localspec.answers.request import Chunk
@@ -72,6 +73,14 @@ class TextTokens:
     def push(self, chunk: Chunk) -> list[Placed]:
         """Those whose text begins in what was given out; with the completion all, none of them behind the text."""
         return self.take(chunk.text, chunk.logprobs, last=chunk.completion is not None)
+
+    def split(self, chunk: Chunk) -> list[tuple[str, list[Placed]]]:
+        """The chunk's text, cut where tokens begin, each piece with its token: for who tells texts apart."""
+        start, tokens = self._end, self.push(chunk)
+        cuts = [start, *(token.offset for token in tokens), self._end]
+        owners = [[], *([token] for token in tokens)]
+        texts = [chunk.text[low - start : high - start] for low, high in pairwise(cuts)]
+        return list(zip(texts, owners, strict=True))
 
     def take(self, text: str, logprobs: Sequence[TokenLogprob], *, last: bool) -> list[Placed]:
         """The same for the next `text` and the next tokens."""

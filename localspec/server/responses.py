@@ -15,11 +15,12 @@ from localspec.server.answers import respond
 from localspec.server.body import read_body
 from localspec.server.describe import endpoint, takes
 from localspec.server.faults import ApiError, as_api_error, bad_request
+from localspec.server.logprobs import Pieces, TextTokens, token_logprob
 from localspec.server.options import field_names
-from localspec.server.plan import chat_plan
-from localspec.server.reader import Reader, merged
+from localspec.server.plan import SHOWN_TOKENS, chat_plan
+from localspec.server.reader import Delta, Reader, merged
 from localspec.server.replies import Json
-from localspec.server.response_input import chat_request
+from localspec.server.response_input import chat_request, wants_logprobs
 from localspec.server.response_items import OutputItems
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.response_store import Kept, ResponseStore, without_broken_calls
@@ -27,6 +28,7 @@ from localspec.server.routes import check_model
 from localspec.server.schemas import ChatRequest
 from localspec.server.service import Service
 from localspec.server.settings import Settings
+from localspec.server.truncation import fitting_plan
 from localspec.server.usage import timings, usage
 
 Payload = dict[str, Any]
@@ -52,11 +54,17 @@ class AnswerItemsFormat:
         self._deltas: list[dict[str, Any]] = []
         self._payload = _head(body, settings)
         try:
-            plan = chat_plan(chat, llm, settings)
+            if body.truncation == "auto":
+                plan, self._payload["dropped_messages"] = fitting_plan(chat, llm, settings)
+            else:
+                plan = chat_plan(chat, llm, settings)
             stream = llm.stream(plan.ids, **plan.options)  # refuses what is not right
         except Exception as error:
             raise _renamed(error, chat) from error
         self._reader = plan.reader()
+        self._pieces = Pieces(llm, SHOWN_TOKENS)
+        self._tokens = TextTokens(self._pieces.shown) if wants_logprobs(body) else None
+        self._pending: list[tuple[str, list[Payload]]] = []
         self.starts: list[Start] = [lambda: stream]
 
     def opening(self, _index: int) -> list[Payload]:
@@ -65,10 +73,10 @@ class AnswerItemsFormat:
 
     def events(self, _index: int, chunk: Chunk) -> list[Payload]:
         """Events as the items grow; the last one holds the whole response."""
-        deltas = self._reader.push(chunk.text, len(chunk.tokens))
+        deltas = self._read(chunk)
         if chunk.completion is None:
             return self._numbered(self._items(deltas))
-        events = self._items(deltas + self._reader.finish())
+        events = self._items(deltas + self._with_logprobs(self._reader.finish()))
         status = "completed" if chunk.completion.finish_reason == "stop" else "incomplete"
         if not self._output.items:
             events += self._output.empty()
@@ -91,6 +99,40 @@ class AnswerItemsFormat:
         for chunk in chunks[0]:
             self.events(0, chunk)
         return self._payload
+
+    def _read(self, chunk: Chunk) -> list[Delta]:
+        """What the reader makes of a chunk; token by token where each is to be told, for the text alone has them."""
+        if self._tokens is None:
+            return self._reader.push(chunk.text, len(chunk.tokens))
+        deltas = []
+        for text, tokens in self._tokens.split(chunk):
+            told = [token_logprob(token.logprob, self._pieces) for token in tokens if token.logprob]
+            self._pending.append((text, told))
+            deltas += self._with_logprobs(self._reader.push(text, len(tokens)))
+        return deltas
+
+    def _with_logprobs(self, deltas: list[Delta]) -> list[Delta]:
+        """Deltas, those of the text with their tokens; those of thoughts, calls and what encloses them are dropped."""
+        for delta in deltas:
+            if delta.get("content"):
+                delta["logprobs"] = self._claim(delta["content"])
+            else:
+                self._pending = []
+        return deltas
+
+    def _claim(self, text: str) -> list[Payload]:
+        """The tokens of `text` among those read since; what may be held back behind it keeps its own."""
+        start = max("".join(piece for piece, _ in self._pending).rfind(text), 0)
+        claimed: list[Payload] = []
+        at, rest = 0, []
+        for piece, tokens in self._pending:
+            if at >= start + len(text):
+                rest.append((piece, tokens))
+            elif at >= start or at + len(piece) > start:
+                claimed += tokens
+            at += len(piece)
+        self._pending = rest
+        return claimed
 
     def _items(self, deltas: list[dict[str, Any]]) -> list[Payload]:
         self._deltas += deltas
@@ -149,6 +191,7 @@ def _head(body: ResponseRequest, settings: Settings) -> Payload:
     given = body.text.format if body.text else None
     form = {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_none=True)
     return {
+        "background": False,
         "id": f"resp_{secrets.token_hex(24)}",
         "object": "response",
         "created_at": int(time.time()),
@@ -169,7 +212,8 @@ def _head(body: ResponseRequest, settings: Settings) -> Payload:
         "tool_choice": body.tool_choice or "auto",
         "tools": body.tools or [],
         "top_p": params.top_p if body.top_p is None else body.top_p,
-        "truncation": "disabled",
+        "top_logprobs": body.top_logprobs or 0,
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": body.user,
     }
