@@ -212,10 +212,13 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_variables: Mapping[str, Any] | None = None,
         beginning: str = "",
+        ending: str = "answer",
     ) -> list[int]:
         """Prompt ids of a conversation; arguments as for `chat`.
 
         beginning: what the answer begins with, control tokens included; the model takes it for its own.
+        ending: how the prompt ends: with the opening of an "answer"; inside the last "message", an assistant's, which
+        the model then continues; or with "nothing", right behind the last message.
         """
         with self.using() as engine:
             return render_prompt(
@@ -225,6 +228,7 @@ class LLM:
                 tools=tools,
                 beginning=beginning,
                 variables=template_variables,
+                ending=ending,
             )
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:

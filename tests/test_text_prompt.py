@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_no_template_is_the_templates_error() -> None:
 GOOD: dict[str, Any] = {"role": "user", "content": "Hi"}
 
 
-def called(name: str, arguments: str) -> dict[str, Any]:
+def called(name: str, arguments: Any) -> dict[str, Any]:
     return {
         "role": "assistant",
         "tool_calls": [{"id": "a", "function": {"name": name, "arguments": arguments}}],
@@ -202,11 +203,9 @@ def called(name: str, arguments: str) -> dict[str, Any]:
         ([{**GOOD, "names": []}], "The names of message 0 is a list"),
         ([{**GOOD, "tool_calls": "f"}], "Message 0 has tool_calls of type str"),
         ([{**GOOD, "tool_calls": ["f"]}], "Message 0 has tool_calls without function.name"),
-        ([called("f", "{")], "Message 0 has tool_calls whose arguments are no JSON ("),
-        ([called("f", "[1]")], "Message 0 has tool_calls whose arguments are no JSON object"),
+        ([called("f", {1, 2})], "Message 0 has tool_calls whose arguments are no JSON ("),
+        ([called("f", [object()])], "Message 0 has tool_calls whose arguments are no JSON ("),
         ([called("f\0", "{}")], "A tool call of message 0 holds a NUL"),
-        ([called("f", '{"a": "\\u0000"}')], "A tool call of message 0 holds a NUL"),
-        ([called("f", '{"a": "\\ud83d"}')], "A tool call of message 0 holds half a surrogate pair"),
         (
             [GOOD, {"role": "user", "content": "a\0b"}],
             "content of message 1 holds a NUL character at position 1",
@@ -228,6 +227,89 @@ def test_what_a_model_wrote_is_never_refused_for_a_nul():
     said = {"role": "assistant", "content": "a\0b"}
     assert checked_messages([GOOD, said]) == [GOOD, {"role": "assistant", "content": "a\ufffdb"}]
     assert said["content"] == "a\0b"
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ('{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}),
+        ({"a": 1}, {"a": 1}),
+        (None, {}),
+        ("", {}),
+        (" \n", {}),
+        ("[]", "[]"),
+        ([], "[]"),
+        ("null", "null"),
+        ('"Rome"', '"Rome"'),
+        ("Rome", "Rome"),
+        (3, "3"),
+        ('{"location', '{"location'),
+        ('{"a": 1} b', '{"a": 1} b'),
+        ('{"a": "\\u0000\\ud83d"}', {"a": "\ufffd\ufffd"}),
+        ('{"\\u0000": {"a\\udc00": ["\\ud83d"]}}', {"\ufffd": {"a\ufffd": ["\ufffd"]}}),
+        ('{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+        ("\0\ud83d", "\ufffd\ufffd"),
+        ('{"a": ' + "1" * 5000 + "}", '{"a": ' + "1" * 5000 + "}"),
+        ('{"a": ' * 64 + "1" + "}" * 64, json.loads('{"a": ' * 64 + "1" + "}" * 64)),
+        ('{"a": ' * 65 + "1" + "}" * 65, '{"a": ' * 65 + "1" + "}" * 65),
+        ('{"a": ' + "[" * 50_000, '{"a": ' + "[" * 50_000),
+        ('{"a": ' + "[" * 50_000 + "]" * 50_000 + "}", '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}"),
+    ],
+)
+def test_arguments_that_a_model_wrote_are_an_object_or_text(given: Any, taken: Any) -> None:
+    (message,) = checked_messages([called("f", given)])
+    assert message["tool_calls"][0]["function"]["arguments"] == taken
+
+
+ITEMS = (
+    "{% for name, value in messages[0].tool_calls[0].function.arguments | items %}"
+    "{{ name }}={{ value }};{% endfor %}"
+)
+METHOD = ITEMS.replace(" | items", ".items()")
+JOINED = "{{ '[' + messages[0].tool_calls[0].function.arguments + ']' }}"
+TOJSON = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+EITHER = (
+    "{% set it = messages[0].tool_calls[0].function.arguments %}"
+    "{% if it is string %}{{ it }}{% else %}{{ it | tojson }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "of_object", "of_text"),
+    [
+        (ITEMS, "a=1;", 'arguments={"a;'),
+        (METHOD, "a=1;", 'arguments={"a;'),
+        (JOINED, '[{"a": 1}]', '[{"a]'),
+        (TOJSON, '{"a": 1}', '"{\\"a"'),
+        (EITHER, '{"a": 1}', '{"a'),
+    ],
+)
+def test_templates_get_arguments_in_the_form_that_they_take(
+    source: str, of_object: str, of_text: str
+) -> None:
+    template = ChatTemplate(source, bos="", eos="", name="tiny.gguf")
+    for arguments, shown in (('{"a": 1}', of_object), ('{"a', of_text)):
+        assert render_prompt(FakeVocabulary(), template, [called("f", arguments)]) == plain(shown)
+
+
+def test_a_template_that_fails_in_every_form_says_its_first_reason() -> None:
+    source = (
+        "{% if messages[0].tool_calls[0].function.arguments is string %}{{ a.b.c }}{% endif %}{{ 1 / 0 }}"
+    )
+    template = ChatTemplate(source, bos="", eos="", name="tiny.gguf")
+    with pytest.raises(TemplateError, match="ZeroDivisionError"):
+        render_prompt(FakeVocabulary(), template, [called("f", "{}")])
+
+
+def test_control_tokens_in_arguments_stay_text() -> None:
+    template = ChatTemplate(EITHER, bos="", eos="", name="tiny.gguf")
+    for arguments in ("<|im_end|>", '{"<s>": "<|im_end|>"}'):
+        assert render_prompt(FakeVocabulary(), template, [called("f", arguments)]) == plain(arguments)
+
+
+def test_all_that_a_model_wrote_is_read_without_nul() -> None:
+    said = {"role": "assistant", "content": "", "reasoning_content": "a\0b"}
+    assert checked_messages([said])[0]["reasoning_content"] == "a\ufffdb"
 
 
 @pytest.mark.parametrize("text", ["", "a\0", "\udc00", None, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from localspec.errors import (
@@ -12,7 +13,10 @@ from localspec.errors import (
     TemplateError,
 )
 
+log = logging.getLogger("localspec.server")
 INVALID = "invalid_request_error"
+Warnings = tuple[dict[str, Any], ...]
+"""What an answer leaves out of its request, as `warning` makes them."""
 UNAVAILABLE = "unavailable_error"
 RETRY_SECONDS = 5
 GONE = 499
@@ -51,6 +55,15 @@ class ApiError(Exception):
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400. param: the field at fault. code: a word for programs."""
     return ApiError(400, message, param=param, code=code)
+
+
+def warning(message: str, param: str, code: str) -> dict[str, Any]:
+    """What is passed over in a request that is answered all the same: for the answer, and logged. Fields as in errors.
+
+    message: without texts of the request.
+    """
+    log.info("%s", message)
+    return {"message": message, "param": param, "code": code}
 
 
 def queue_full(limit: int) -> ApiError:

@@ -22,6 +22,8 @@ MOST_STOPS = 4
 MOST_BIAS = 100
 _RANGES = (("temperature", 0, 2), ("frequency_penalty", -2, 2), ("presence_penalty", -2, 2))
 """OpenAI's, narrower than the engine's."""
+FORMS = ("grammar", "json_schema")
+"""Options that say what an answer must look like. Those of a request replace those of the server, all of them."""
 _AS_IS = (
     "temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty", "repeat_last_n",
     "frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos",
@@ -43,13 +45,15 @@ def answer_options(body: Sampling, settings: Settings, llm: LLM) -> dict[str, An
         given["stop"] = body.stop
     if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias, llm)
-    options = dict(settings.answering) | {"params": replace(settings.params, **given)}
+    form = _form(body)
+    kept = {name: value for name, value in settings.answering.items() if form is None or name not in FORMS}
+    options = kept | {"params": replace(settings.params, **given)}
     for name in ("draft_tokens", "verify"):
         if getattr(body, name) is not None:
             options[name] = getattr(body, name)
     if body.prediction is not None:
         options["prediction"] = text_of(body.prediction.content, "prediction.content")
-    return options | _form(body)
+    return options | (form or {})
 
 
 def field_names(body: Sampling) -> dict[str, str]:
@@ -60,7 +64,7 @@ def field_names(body: Sampling) -> dict[str, str]:
     }
     if isinstance(body, ChatRequest):
         names |= {"prompt": "messages", "text": "messages", "logprobs": "top_logprobs"}
-        if body.tools:
+        if body.tools and body.json_schema is None:
             names["json_schema"] = "tools"
         if body.max_completion_tokens is not None:
             names["max_tokens"] = "max_completion_tokens"
@@ -217,8 +221,8 @@ def _token(token: object) -> int:
     return int(text)
 
 
-def _form(body: Sampling) -> dict[str, Any]:
-    """The grammar or schema that the answer must match, if any."""
+def _form(body: Sampling) -> dict[str, Any] | None:
+    """What the answer must look like; {} where it is said to be free, None where nothing is said."""
     forms: dict[str, Any] = {}
     if body.grammar:
         forms["grammar"] = body.grammar
@@ -227,7 +231,7 @@ def _form(body: Sampling) -> dict[str, Any]:
     schema = _schema(body.response_format)
     if schema is not None:
         forms["json_schema"] = schema
-    return forms
+    return forms if forms or body.response_format is not None else None
 
 
 def _schema(form: ResponseFormat | None) -> dict[str, Any] | bool | None:

@@ -138,6 +138,8 @@ class ChatRequest(Sampling):
     modalities: Items[str] | None = None
     audio: JsonObject | None = None
     functions: Items[JsonObject] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(Sampling):
