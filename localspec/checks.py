@@ -72,6 +72,18 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
         )
 
 
+def check_characters(text: str, what: str, *, name: str | None) -> None:
+    """Raise `InvalidRequest` for a text with half a surrogate pair; `what` begins the sentence."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"{what} holds half a surrogate pair (U+{ord(text[error.start]):04X}) at position {error.start}.",
+            "Decode the text as UTF-8, or remove the character.",
+            name=name,
+        ) from None
+
+
 def text_or_items(prompt: object) -> str | list[Any]:
     """A text as it is; token ids or messages, from any iterable, as a list. Raises `InvalidRequest`.
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from localspec.answers.request import AnswerOptions, Chunk, Completion
+from localspec.decoding.logprobs import TokenLogprob
+from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
+from localspec.errors import PromptTooLong
 from localspec.llama.template import ChatTemplate
 from localspec.text.prompt import render_prompt
 
@@ -117,13 +121,22 @@ class ScriptedLLM:
     prompts: what was rendered. calls: the options of each answer.
     """
 
-    def __init__(self, source: str, *answers: str, step: int = 3) -> None:
+    def __init__(self, source: str, *answers: str, step: int = 3, n_ctx: int = 4096) -> None:
         self.template = ChatTemplate(source, bos="<s>", eos="</s>", name="scripted.gguf")
-        self.engine = SimpleNamespace(vocab=_Letters())
+        self.engine = SimpleNamespace(vocab=_Letters(), target=SimpleNamespace(n_ctx=n_ctx))
         self.answers = deque(answers)
         self.step = step
         self.prompts: list[str] = []
         self.calls: list[dict[str, Any]] = []
+
+    @contextmanager
+    def using(self) -> Iterator[Any]:
+        """As `LLM.using`."""
+        yield self.engine
+
+    def token_bytes(self, ids: list[int]) -> bytes:
+        """As `LLM.token_bytes`."""
+        return "".join(map(chr, ids)).encode()
 
     def render(self, messages: Any, *, template_variables: Any = None, **options: Any) -> list[int]:
         """As `LLM.render`."""
@@ -135,19 +148,27 @@ class ScriptedLLM:
     def stream(self, ids: list[int], **options: Any) -> _Stream:
         """As `LLM.stream`."""
         assert set(options) <= set(AnswerOptions.__annotations__), "an option that LLM does not have"
+        if len(ids) > self.engine.target.n_ctx:
+            raise PromptTooLong("Too long.", num_tokens=len(ids), n_ctx=self.engine.target.n_ctx)
         self.calls.append(options)
-        return _Stream(self._answer(len(ids), options["params"].max_tokens))
+        return _Stream(self._answer(ids, options["params"]))
 
     def close(self) -> None:
         """As `LLM.close`."""
 
-    def _answer(self, num_prompt: int, limit: int | None) -> Iterator[Chunk]:
+    def _answer(self, prompt: list[int], params: SamplingParams) -> Iterator[Chunk]:
+        """A letter's log-probability is minus its id."""
         whole = self.answers.popleft()
-        text = whole[:limit]
+        text = whole[: params.max_tokens]
         for at in range(0, len(text), self.step):
             piece = text[at : at + self.step]
-            yield Chunk(piece, tuple(map(ord, piece)))
-        stats = Stats(tokens=len(text), rounds=1, prompt_tokens=num_prompt)
+            logprobs = (
+                []
+                if params.logprobs is None
+                else [TokenLogprob(ord(letter), -ord(letter)) for letter in piece]
+            )
+            yield Chunk(piece, tuple(map(ord, piece)), logprobs=tuple(logprobs))
+        stats = Stats(tokens=len(text), rounds=1, prompt_tokens=len(prompt))
         reason = "stop" if text == whole else "length"
         ids = tuple(map(ord, text))
         yield Chunk("", (), Completion(text, ids, reason, stats, None, "off"))

@@ -228,3 +228,11 @@ def test_a_conversation_keeps_the_rule_and_the_grammar() -> None:
     assert {(call["verify"], call["grammar"], call["params"].typical_p) for call in fake.calls} == {
         ("coupled", GRAMMAR, 0.5)
     }
+
+
+def test_a_stop_string_that_is_no_utf_8_is_refused(llm: FakeLLM) -> None:
+    """Python reads such bytes of the command line as half surrogate pairs."""
+    done = run("--stop", "a\udcff")
+    assert done.exit_code == 1
+    assert "half a surrogate pair (U+DCFF) at position 1" in done.stderr
+    assert llm.calls == []

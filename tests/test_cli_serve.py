@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from localspec.cli import main
 from localspec.cli import serve as command
 from localspec.errors import LoadCancelled
+from localspec.system.load_watch import LoadWatch, watching
 
 from .serverkit import QUESTION, SECONDS, wait_until
 from .tinygguf import write_llama
@@ -170,9 +171,10 @@ def test_a_model_that_is_not_there_ends_the_command(tmp_path):
 def test_a_signal_while_the_model_loads_ends_the_load(model, monkeypatch):
     ended = []
 
-    def serve(load, _settings, _listening, cancel_load):
-        cancel_load()
-        with pytest.raises(LoadCancelled):
+    def serve(load, _settings, _listening):
+        watch = LoadWatch()  # the server's
+        watch.cancel()
+        with watching(watch), pytest.raises(LoadCancelled):
             load()
         ended.append(True)
 

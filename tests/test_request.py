@@ -96,6 +96,7 @@ def test_options_of_an_answer_are_those_of_sampling_and_a_few_more() -> None:
         "json_schema",
         "logits_processors",
         "shown_tokens",
+        "prompt_logprobs",
     }
     options = AnswerOptions.__annotations__
     fields = SamplingParams.__dataclass_fields__

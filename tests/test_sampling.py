@@ -17,6 +17,7 @@ from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampling import distribution
 from localspec.decoding.verify import RejectionRule
 from localspec.errors import DecodeError, InvalidRequest
+from localspec.text.messages import checked_text
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 
@@ -165,6 +166,24 @@ def test_bad_values_are_refused_by_name(name, value):
     with pytest.raises(InvalidRequest, match=name) as caught:
         SamplingParams(**{name: value})
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        ("\ud83d", r"Stop string 0 holds half a surrogate pair \(U\+D83D\) at position 0"),
+        (["a", "bc\udfff"], r"Stop string 1 holds half a surrogate pair \(U\+DFFF\) at position 2"),
+        ("\ude00\ud83d", "Stop string 0 holds half a surrogate pair"),
+    ],
+)
+def test_a_stop_string_that_no_text_can_hold_is_refused_as_such_a_prompt_is(stop, said):
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        SamplingParams(stop=stop)
+    assert caught.value.name == "stop"
+    with pytest.raises(InvalidRequest) as of_a_prompt:
+        checked_text("a\ud83d", "The prompt", name="prompt")
+    assert caught.value.remedy == of_a_prompt.value.remedy
+    assert SamplingParams(stop="\U0001f600").stop == ("\U0001f600",)
 
 
 @pytest.mark.parametrize(

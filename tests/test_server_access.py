@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import socket
@@ -15,6 +16,7 @@ import uvicorn
 
 from localspec import LLM
 from localspec.errors import InvalidRequest
+from localspec.server import guard
 from localspec.server.app import create_app
 from localspec.server.serve import Server, tcp_socket, unix_socket
 from localspec.server.settings import Settings
@@ -45,7 +47,7 @@ def server(load):
 
 @pytest.fixture(scope="module")
 def locked(load):
-    with running(load, api_key="s3crét", cors=(PAGE,)) as started:
+    with running(load, api_key=KEY, cors=(PAGE,)) as started:
         yield ready(started)
 
 
@@ -53,27 +55,97 @@ def error(answer):
     return answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3crét".encode(), "Bearer s3crét".encode("latin-1")],
+KEY = "s3crét"
+WRONG_KEYS = {
+    "no key": "", "another": "wrong", "its beginning": KEY[:-1], "its end": KEY[1:], "with more": f"{KEY}x",
+    "twice": KEY * 2, "with a word behind it": f"{KEY} x", "with a word before it": f"x {KEY}",
+    "in capitals": KEY.upper(), "without its accent": "s3cret", "in quotes": f'"{KEY}"', "with a comma": f"{KEY},",
+}  # fmt: skip
+WRONG_SCHEMES = (
+    "",
+    "B",
+    "Basic",
+    "Bear",
+    "Bearers",
+    "BearerBearer",
+    "Token",
+    "X-Bearer",
+    "Bearer,",
+    "Bearer:",
 )
-def test_without_the_key_nothing_is_answered(locked, given):
-    headers = {} if given is None else {"Authorization": given}
+REFUSED = {
+    "nothing": {},
+    "in Latin-1": {"Authorization": f"Bearer {KEY}".encode("latin-1")},
+    "in Latin-1, the other way": {"X-Api-Key": KEY.encode("latin-1")},
+    "the scheme alone": {"Authorization": b"Bearer"},
+    "a scheme, the other way": {"X-Api-Key": f"Bearer {KEY}".encode()},
+    "no blank": {"Authorization": f"Bearer{KEY}".encode()},
+    "a line before it": {"Authorization": f"Basic x, Bearer {KEY}".encode()},
+    "elsewhere": {"Api-Key": KEY.encode(), "Cookie": f"key={KEY}".encode()},
+    **{
+        f"{name}: {key}": {"Authorization": f"Bearer {key}".strip().encode()}
+        for name, key in WRONG_KEYS.items()
+    },
+    **{f"{name}, the other way: {key}": {"X-Api-Key": key.encode()} for name, key in WRONG_KEYS.items()},
+    **{f"scheme {scheme}": {"Authorization": f"{scheme} {KEY}".strip().encode()} for scheme in WRONG_SCHEMES},
+}
+OPENING = {
+    "as OpenAI": {"Authorization": f"Bearer {KEY}".encode()},
+    "small letters": {"Authorization": f"bearer {KEY}".encode()},
+    "capitals": {"Authorization": f"BEARER {KEY}".encode()},
+    "blanks before it": {"Authorization": f"Bearer   {KEY}".encode()},
+    "the other way": {"X-Api-Key": KEY.encode()},
+    "beside a wrong one": {"X-Api-Key": KEY.encode(), "Authorization": b"Bearer wrong"},
+    "a wrong one beside it": {"X-Api-Key": b"wrong", "Authorization": f"Bearer {KEY}".encode()},
+    "beside another scheme": {"X-Api-Key": KEY.encode(), "Authorization": b"Basic eDp5"},
+}
+
+
+@pytest.fixture(scope="module")
+def door(locked):
+    """One connection to the server with a key."""
+    with httpx.Client(base_url=locked.url, timeout=SECONDS) as client:
+        yield client
+
+
+@pytest.mark.parametrize("headers", REFUSED.values(), ids=REFUSED)
+def test_without_the_key_nothing_is_answered(door, headers):
     for answer in (
-        locked.post(CHAT, BODY, headers=headers),
-        locked.get("/v1/models", headers=headers),
-        locked.get("/metrics", headers=headers),
-        locked.get("/nothing", headers=headers),
+        door.post(CHAT, json=BODY, headers=headers),
+        *(
+            door.get(f"/{path}", headers=headers)
+            for path in ("v1/models", "models", "metrics", "nothing", "health/")
+        ),
     ):
         assert answer.status_code == 401
         assert error(answer)["code"] == "invalid_api_key"
         assert answer.headers["www-authenticate"] == "Bearer"
-    assert locked.get("/health", headers=headers).status_code == 200
+    for path in ("/health", "/"):
+        assert door.get(path, headers=headers).status_code == 200
 
 
-def test_the_key_opens(locked):
-    answer = locked.post(CHAT, BODY, headers={"Authorization": "Bearer s3crét".encode()})
-    assert answer.status_code == 200
+@pytest.mark.parametrize("headers", OPENING.values(), ids=OPENING)
+def test_the_key_opens(door, headers):
+    assert door.get("/v1/models", headers=headers).status_code == 200
+    assert door.get("/nothing", headers=headers).status_code == 404
+
+
+def test_the_key_opens_for_an_answer(locked):
+    assert locked.post(CHAT, BODY, headers=OPENING["as OpenAI"]).status_code == 200
+
+
+def test_every_key_is_compared_whole_and_in_constant_time(locked, monkeypatch):
+    compared = []
+
+    def compare(given, key):
+        compared.append((given, key))
+        return compare_digest(given, key)
+
+    compare_digest = hmac.compare_digest
+    monkeypatch.setattr(guard.hmac, "compare_digest", compare)
+    headers = {"Authorization": b"Bearer other", "X-Api-Key": KEY.encode()}
+    assert locked.get("/v1/models", headers=headers).status_code == 200
+    assert compared == [(b"other", KEY.encode()), (KEY.encode(), KEY.encode())]
 
 
 def test_a_key_may_end_in_any_letter(load):
@@ -141,6 +213,54 @@ def test_what_does_not_exist_is_a_404_and_a_wrong_method_a_405(server):
     assert answer.headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize("start", ["", "/v1"])
+def test_clients_may_leave_v1_out(server, start):
+    answers = [
+        server.post(f"{start}/chat/completions", BODY),
+        server.post(f"{start}/completions", {"prompt": "abc", "max_tokens": 2}),
+        server.get(f"{start}/models"),
+        server.get(f"{start}/models/tiny"),
+    ]
+    created = server.post(f"{start}/responses", {"input": "abc", "max_output_tokens": 2})
+    place = f"{start}/responses/{created.json()['id']}"
+    answers += [created, server.get(place), httpx.delete(server.url + place, timeout=SECONDS)]
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    assert [answer.json()["object"] for answer in answers] == [
+        "chat.completion", "text_completion", "list", "model", "response", "response", "response",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/v1/models", "/models", "/v1/models/tiny", "/metrics", "/props"]
+)
+def test_where_there_is_get_there_is_head(server, path):
+    answer = httpx.head(server.url + path, timeout=SECONDS)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == server.get(path).headers["content-type"]
+    wrong = httpx.put(server.url + path, timeout=SECONDS)
+    assert wrong.status_code == 405
+    assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_a_server_may_answer_to_any_name_and_says_its_own(load):
+    with running(load, any_model=True) as server:
+        ready(server)
+        for path, body in ((CHAT, BODY), ("/v1/completions", {"prompt": "a", "max_tokens": 2}),
+                           ("/v1/responses", {"input": "a", "max_output_tokens": 2})):  # fmt: skip
+            answer = server.post(path, body | {"model": "gpt-4o"})
+            assert (answer.status_code, answer.json()["model"]) == (200, "tiny")
+        assert server.get("/v1/models/gpt-4o").json()["id"] == "tiny"
+        assert [model["id"] for model in server.get("/v1/models").json()["data"]] == ["tiny"]
+
+
+def test_another_name_is_refused_where_that_was_not_asked_for(server):
+    for path, body in ((CHAT, BODY), ("/v1/completions", {"prompt": "a"}), ("/v1/responses", {"input": "a"})):
+        answer = server.post(path, body | {"model": "gpt-4o"})
+        assert (answer.status_code, error(answer)["param"]) == (404, "model")
+        assert "started for any model" in error(answer)["message"]
+    assert server.get("/v1/models/gpt-4o").status_code == 404
+
+
 def test_the_first_page_says_what_this_is(server):
     answer = server.get("/")
     assert answer.text.startswith("localspec ")
@@ -197,7 +317,9 @@ def test_the_metrics_are_prometheus_text_and_count(server):
         r'^localspec_requests_total\{path="/v1/chat/completions",status="200"\} \d+$', text, re.M
     )
     for line in text.splitlines():
-        assert re.fullmatch(r"# (HELP|TYPE) localspec_\w+ .+|localspec_\w+(\{[^{}]*\})? [\d.e+-]+", line)
+        assert re.fullmatch(
+            r'# (HELP|TYPE) localspec_\w+ .+|localspec_\w+(\{(\w+="[^"]*",?)+\})? [\d.e+-]+', line
+        )
 
 
 def test_the_description_names_every_endpoint_and_its_body(server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,10 +15,11 @@ import pytest
 
 from localspec import LLM
 from localspec.decoding.params import SamplingParams
-from localspec.errors import ModelFileError
+from localspec.errors import LoadCancelled, ModelFileError
 from localspec.server.app import create_app
 from localspec.server.replies import EventStream
 from localspec.server.settings import Settings
+from localspec.system.load_watch import check_cancelled, current_watch, stage
 
 from .serverkit import QUESTION, SECONDS, Gate, ready, running, wait_until
 from .tinygguf import write_llama
@@ -54,13 +56,13 @@ def body(**options):
     return {"messages": QUESTION, "max_tokens": 8} | options
 
 
-def leave(server, share=1.0, **options):
+def leave(server, share=1.0, path=CHAT, **options):
     """Ask, and hang up without reading the answer. share: of the body that is sent."""
-    data = httpx.Request("POST", server.url + CHAT, json=body(**options))
+    data = httpx.Request("POST", server.url + path, json=body(**options))
     sent = data.content[: round(len(data.content) * share)]
     host, port = server.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
-    lines = [f"POST {CHAT} HTTP/1.1", *(f"{name}: {value}" for name, value in data.headers.items())]
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in data.headers.items())]
     connection.sendall("\r\n".join([*lines, "", ""]).encode() + sent)
     return connection
 
@@ -87,22 +89,78 @@ def test_until_the_model_is_there_everything_but_the_lists_is_a_503(file):
         assert server.post(CHAT, body()).status_code == 200
 
 
-def test_a_stop_ends_a_load_and_is_no_fault():
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_stop_ends_a_load_and_is_no_fault(obeys):
     """The load is told to end, and waited for: what it may still bring is closed and not lost."""
-    told = threading.Event()
-    closed = []
+    closed, errors = [], []
+    begun = threading.Event()
 
     def slowly():
-        assert told.wait(SECONDS)
+        begun.set()
+        wait_until(lambda: current_watch().cancelled)
+        if obeys:
+            check_cancelled()
         return SimpleNamespace(close=lambda: closed.append(True))
 
     async def live() -> None:
-        app = create_app(slowly, Settings(name="tiny"), cancel_load=told.set)
+        app = create_app(slowly, Settings(name="tiny"), errors.append)
         async with app.router.lifespan_context(app):
-            await asyncio.sleep(0)
+            await asyncio.to_thread(begun.wait, SECONDS)
 
     asyncio.run(live())
-    assert told.is_set() and closed == [True]
+    assert closed == ([] if obeys else [True])
+    assert [type(error) for error in errors] == ([LoadCancelled] if obeys else [])
+
+
+def test_the_end_of_a_server_that_has_loaded_cancels_no_load():
+    """It would set the flag that stops the passes of answers."""
+    cancelled = []
+
+    def quickly():
+        watch = current_watch()
+        return SimpleNamespace(close=lambda: cancelled.append(watch.cancelled))
+
+    async def live() -> None:
+        app = create_app(quickly, Settings(name="tiny"))
+        async with app.router.lifespan_context(app), asyncio.timeout(SECONDS):
+            while app.state.service._llm is None:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+
+    asyncio.run(live())
+    assert cancelled == [False]
+
+
+def test_what_is_going_on_before_the_model_is_ready_is_said(file):
+    """The stage that the load itself tells, whatever it is."""
+    steps = [threading.Event() for _ in range(3)]
+
+    def slowly():
+        steps[0].wait(SECONDS)
+        stage("reading the stars", 0.25, 0.5)
+        steps[1].wait(SECONDS)
+        stage("measuring the moon", 0.805, 0.9)
+        steps[2].wait(SECONDS)
+        return load(file)
+
+    with running(slowly) as server:
+        try:
+            for step, (text, share) in zip(
+                steps,
+                [("starting", 0), ("reading the stars", 0.25), ("measuring the moon", 0.805)],
+                strict=True,
+            ):
+                wait_until(lambda text=text: text in server.get("/health").json()["error"]["message"])
+                for answer in (server.get("/health"), server.get("/props"), server.post(CHAT, body())):
+                    error = answer.json()["error"]
+                    assert (answer.status_code, error["code"]) == (503, "loading")
+                    assert (error["stage"], error["progress"]) == (text, share)
+                    assert error["message"] == f"The model is not ready yet: {text} ({round(100 * share)} %)."
+                step.set()
+        finally:
+            for step in steps:
+                step.set()
+        ready(server)
 
 
 def test_a_load_that_fails_is_told(tmp_path):
@@ -179,6 +237,140 @@ def test_a_client_that_leaves_frees_the_engine(gated, gate, stream):
     gate.open()
     wait_until(lambda: gated.service.busy == 0)
     assert gated.post(CHAT, body()).json()["choices"] == expected
+
+
+class Slow:
+    """A logits processor that takes its time and counts, so that an answer which goes on by itself is seen."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, ids, logits):
+        self.rows += 1
+        time.sleep(0.01)
+        return logits
+
+
+@pytest.fixture
+def slow(file):
+    """A server whose whole answer would take 40 s, and what counts its rows."""
+    counted = Slow()
+    with running(lambda: load(file), queue=2, answering={"logits_processors": [counted]}) as started:
+        yield ready(started), counted
+
+
+ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
+FEW = 1000
+"""Rows that may be computed until a machine with much to do has noticed that a client is gone."""
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_answer_that_is_computed_ends_when_its_client_leaves(slow, path, stream):
+    server, counted = slow
+    given = {
+        CHAT: {"messages": QUESTION},
+        "/v1/completions": {"prompt": "abc"},
+        "/v1/responses": {"input": "abc"},
+    }
+    asked = given[path] | ENDLESS | {"stream": stream, "n": 1 if path.endswith("responses") else 2}
+    connection = leave(server, path=path, **asked)
+    wait_until(lambda: counted.rows > 3)
+    if stream:
+        assert connection.recv(1000)
+    connection.close()
+    wait_until(lambda: server.service.busy == 0)
+    assert counted.rows < FEW
+
+
+def test_a_client_that_leaves_ends_no_other_answer(slow):
+    server, counted = slow
+    with ThreadPoolExecutor(1) as pool:
+        mine = pool.submit(server.post, CHAT, body(max_tokens=100, ignore_eos=True))
+        wait_until(lambda: counted.rows > 3)
+        other = leave(server, **ENDLESS)
+        wait_until(lambda: server.service.waiting_or_running == 2)
+        other.close()
+        answer = mine.result().json()
+    assert answer["usage"]["completion_tokens"] == 100
+    wait_until(lambda: server.service.busy == 0)
+    assert counted.rows < FEW
+
+
+def test_the_deadline_ends_the_answer_that_is_computed(file):
+    counted = Slow()
+    with running(lambda: load(file), timeout=0.5, answering={"logits_processors": [counted]}) as server:
+        assert ready(server).post(CHAT, body(**ENDLESS)).status_code == 504
+        wait_until(lambda: server.service.busy == 0)
+        assert counted.rows < FEW
+
+
+def test_the_end_of_the_grace_time_ends_the_answer_that_is_computed(file):
+    counted = Slow()
+    settings = {"grace": 0.1, "answering": {"logits_processors": [counted]}}
+    with running(lambda: load(file), **settings) as server, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ready(server).post, CHAT, body(**ENDLESS))
+        wait_until(lambda: counted.rows > 3)
+        server.server.stop()
+        assert answer.result().json()["error"]["code"] == "stopping"
+        wait_until(lambda: server.service.busy == 0)
+        assert counted.rows < FEW
+
+
+class Preparation:
+    """Holds the preparation of requests: what renders the prompt."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
+        render = LLM.render
+
+        def held(llm, *arguments, **options):
+            self.reached.set()
+            self.may_go_on.wait(SECONDS)
+            return render(llm, *arguments, **options)
+
+        monkeypatch.setattr(LLM, "render", held)
+
+
+@pytest.fixture
+def preparation(monkeypatch):
+    made = Preparation(monkeypatch)
+    yield made
+    made.may_go_on.set()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_while_a_request_is_prepared_refuses_it(slow, preparation, stream):
+    server, counted = slow
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.post, CHAT, body(stream=stream, **ENDLESS))
+        assert preparation.reached.wait(SECONDS)
+        assert (server.service.busy, server.service.waiting_or_running) == (1, 0)
+        server.server.stop()
+        wait_until(lambda: server.service.stopping)
+        preparation.may_go_on.set()
+        assert answer.result().status_code == 503
+        assert answer.result().json()["error"]["code"] == "stopping"
+    wait_until(lambda: server.service.busy == 0)
+    assert counted.rows == 0
+
+
+def test_a_client_that_leaves_while_its_request_is_prepared_frees_the_engine(slow, preparation):
+    server, counted = slow
+    connection = leave(server, **ENDLESS)
+    assert preparation.reached.wait(SECONDS)
+    connection.close()
+    preparation.may_go_on.set()
+    wait_until(lambda: server.service.busy == 0)
+    assert counted.rows < FEW
+
+
+def test_a_request_that_cannot_be_prepared_gives_its_place_back(slow):
+    server, _ = slow
+    for _ in range(5):
+        assert server.post(CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}).status_code == 400
+    assert server.service.busy == 0
+    assert server.post(CHAT, body()).status_code == 200
 
 
 @pytest.mark.parametrize(

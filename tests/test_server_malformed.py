@@ -59,7 +59,8 @@ def allowed(answer: httpx.Response, *about: object) -> None:
     assert answer.status_code in (200, 400, 404, 413), (answer.status_code, answer.text, about)
     if answer.status_code != 200:
         error = answer.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
+        facts = {"n_prompt_tokens", "n_ctx"} if error["code"] == "context_length_exceeded" else set()
+        assert set(error) == {"message", "type", "param", "code"} | facts
         assert error["message"]
         assert error["param"] is None or isinstance(error["param"], str)
 
@@ -192,6 +193,149 @@ def test_a_long_list_is_refused_for_its_first_fault(kind):
         with pytest.raises(ValidationError) as caught:
             kind.model_validate_json(json.dumps(body))
         assert caught.value.error_count() < 10, list(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "said"),
+    [
+        (TEXT, {"prompt": [[1, 2], "Hi"]}, "prompt[1]", "'Hi'. It must be a valid array"),
+        (TEXT, {"prompt": ["Hi", [1, 2]]}, "prompt[1]", "[1, 2]. It must be a valid string"),
+        (TEXT, {"prompt": [1, 2, "a"]}, "prompt[2]", "'a'. It must be a valid integer"),
+        (TEXT, {"prompt": [1, [2]]}, "prompt[1]", "[2]. It must be a valid integer"),
+        (TEXT, {"prompt": [[1], [2, "a"]]}, "prompt[1][1]", "'a'. It must be a valid integer"),
+        (TEXT, {"prompt": [None]}, "prompt[0]", "None. It must be a valid string or a valid integer or a valid array"),
+        (TEXT, {"prompt": {}}, "prompt", "{}. It must be a valid string or a valid array"),
+        (TEXT, {"prompt": 3}, "prompt", "3. It must be a valid string or a valid array"),
+        (CHAT, {"stop": ["a", 1]}, "stop[1]", "1. It must be a valid string"),
+        (CHAT, {"logit_bias": [[[], 1]]}, "logit_bias[0][0]", "[]. It must be"),
+        (CHAT, {"logit_bias": {"5": "a"}}, "logit_bias.5", "'a'. It must be a valid number"),
+        (CHAT, {"logit_bias": 3}, "logit_bias", "3. It must be an object or a valid array"),
+        (CHAT, {"messages": [QUESTION[0], {"role": "user", "content": [{"type": "text"}, 7]}]},
+         "messages[1].content[1]", "7. It must be an object"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "messages[0].content[0].type", "missing"),
+        (CHAT, {"messages": [{"content": "a"}]}, "messages[0].role", "missing"),
+        (RESPONSES, {"input": ["a"]}, "input[0]", "'a'. It must be an object"),
+    ],
+)  # fmt: skip
+def test_of_several_forms_the_one_that_was_meant_is_explained(server, path, fields, param, said):
+    error = server.post(path, GOOD[path] | fields).json()["error"]
+    assert error["param"] == param
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (TEXT, {"prompt": "ab\ud83d"}, "prompt"),
+        (TEXT, {"prompt": ["a", "\udc00"]}, "prompt[1]"),
+        (TEXT, {"stop": "\udfff"}, "stop"),
+        (CHAT, {"stop": ["a", "\ud800b"]}, "stop[1]"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800\ud800"}]}]},
+         "messages[0].content[0].text"),
+        (CHAT, {"grammar": "root ::= \"\udc00\""}, "grammar"),
+        (CHAT, {"json_schema": {"properties": {"\udc00": {}}}}, "json_schema.properties"),
+        (RESPONSES, {"input": "\ud800"}, "input"),
+        (RESPONSES, {"instructions": "\ud800"}, "instructions"),
+        ("/tokenize", {"content": "\ud800"}, "content"),
+    ],
+)  # fmt: skip
+def test_half_a_surrogate_pair_is_json_and_named(server, path, fields, param):
+    data = json.dumps(GOOD[path] | fields).encode()
+    error = send(server, path, data).json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param} holds half a surrogate pair (U+D")
+    assert "is not JSON" in send(server, path, data[:-1]).json()["error"]["message"]
+
+
+def test_a_whole_pair_is_a_character(server):
+    assert send(
+        server, TEXT, b'{"prompt": "\\ud83d\\ude00", "stop": "\\ud83d\\ude00", "max_tokens": 1}'
+    ).is_success
+
+
+RANGES = {
+    "temperature": ([0, -0.0, 1, 2, 2.0], [-0.1, 2.001, 2.5, 3, 1e308]),
+    "top_p": ([0, 0.5, 1], [-0.1, 1.1]),
+    "frequency_penalty": ([-2, 0, 2], [-2.1, 2.1, 3, -100]),
+    "presence_penalty": ([-2, 0, 2], [-2.1, 2.1, 3, 100]),
+    "max_tokens": ([1, 2], [0, -2]),
+    "n_predict": ([1, 0], [-2]),
+    "n": ([1, 2], [0, -1, 129]),
+    "stop": ([[], "a", ["a"] * 4], [["a"] * 5, [""], ""]),
+    "logit_bias": (
+        [{"5": 100}, {"5": -100}, [[5, 1000]], [[5, False]], [["ab", -5]], [["ab", False]]],
+        [{"5": 101}, {"5": -1000}, {"a": 1}, [[5]], [[5, 1, 2]], [[5, "a"]], [[5, True]], [["a\0", 1]]],
+    ),
+}
+OWN_RANGES = {
+    CHAT: {
+        "max_completion_tokens": ([1, 2], [0, -2]),
+        "top_logprobs": ([0, 20], [-1, 21]),
+        "modalities": ([[], ["text"]], [["text", "audio"], ["audio"], ["image"]]),
+        "audio": ([None], [{"voice": "alloy", "format": "wav"}]),
+        "functions": ([[]], [[{"name": "f", "parameters": {}}]]),
+    },
+    TEXT: {"logprobs": ([0, 5], [-1, 6]), "best_of": ([1], [2])},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(path, name) for path in OWN_RANGES for name in (*RANGES, *OWN_RANGES[path])]
+)
+def test_what_openai_refuses_is_refused_and_named(server, path, name):
+    right, wrong = OWN_RANGES[path].get(name) or RANGES[name]
+    body = {
+        field: value for field, value in GOOD[path].items() if name != "n_predict" or field != "max_tokens"
+    }
+    body |= {"logprobs": True} if name == "top_logprobs" else {}
+    for value in right:
+        answer = server.post(path, body | {name: value})
+        assert answer.status_code == 200, (value, answer.text)
+    for value in wrong:
+        answer = server.post(path, body | {name: value})
+        assert answer.status_code == 400, value
+        assert answer.json()["error"]["param"].split("[")[0] == name, value
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "n_predict", "max_completion_tokens"])
+def test_an_answer_without_a_limit_may_be_asked_for_as_llama_cpp_does(server, name):
+    """Until the end, which a stop string brings here."""
+    first = server.post(CHAT, GOOD[CHAT] | {"max_tokens": 1}).json()["choices"][0]["message"]["content"]
+    body = {"messages": QUESTION, "stop": first, name: -1}
+    assert server.post(CHAT, body).json()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_response_has_a_length_too(server):
+    for value, status in ((1, 200), (0, 400), (-2, 400)):
+        answer = server.post(RESPONSES, GOOD[RESPONSES] | {"max_output_tokens": value})
+        assert answer.status_code == status
+        assert status == 200 or answer.json()["error"]["message"].startswith(f"max_output_tokens is {value}.")
+
+
+def test_a_text_stands_for_all_its_tokens_in_a_bias(server):
+    tokens = server.post("/tokenize", {"content": "the\u00e9"}).json()["tokens"]
+    assert len(tokens) > 2
+    body = {"prompt": "abc", "max_tokens": 8, "temperature": 0, "logprobs": 0}
+
+    def chosen(bias):
+        answer = server.post(TEXT, body | {"logit_bias": bias}).json()
+        return answer["choices"][0]["logprobs"]["tokens"]
+
+    expected = chosen([[token, 30] for token in tokens])
+    assert chosen([["the\u00e9", 30]]) == expected != chosen([])
+
+
+def test_a_prompt_that_is_too_long_says_its_length_and_the_contexts(server):
+    ids = [5] * 300
+    long = {TEXT: {"prompt": ids}, CHAT: {"messages": [QUESTION[0] | {"content": "x" * 900}]},
+            RESPONSES: {"input": "x" * 900}}  # fmt: skip
+    answers = [server.post(path, body) for path, body in long.items()]
+    for answer in answers:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert error["n_ctx"] == 256 < error["n_prompt_tokens"]
+        assert str(error["n_prompt_tokens"]) in error["message"]
+    assert answers[0].json()["error"]["n_prompt_tokens"] == 300
 
 
 BY_HAND = {

@@ -332,9 +332,9 @@ def test_items_of_every_kind(client, says, llm):
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "a"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"truncation": "never"}, "truncation"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
         ({"tools": [{"name": "a"}]}, "tools[0].type"),
         ({"tools": [TOOL | {"name": "a b"}]}, "tools[0].name"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice"),
@@ -350,6 +350,204 @@ def test_bad_fields_are_named(server, says, options, param):
     answer = server.post("/v1/responses", {"input": "Hello?"} | options)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+def letters(logprobs: Any) -> str:
+    """The letters that have log-probabilities, each of which is minus its id."""
+    for item in logprobs:
+        assert (item.logprob, item.top_logprobs) == (-ord(item.token), [])
+    return "".join(item.token for item in logprobs)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    "asked", [{"include": [LOGPROBS]}, {"top_logprobs": 3}, {"include": [LOGPROBS], "top_logprobs": 0}]
+)
+def test_the_text_has_log_probabilities_and_thoughts_and_calls_have_none(
+    client, says, llm, step, asked, monkeypatch
+):
+    monkeypatch.setattr(llm, "step", step)
+    answer = f"<think>Hm.</think>Yes, \u00e9.{CALL}"
+    says(answer, answer)
+    response = create(client, tools=[TOOL], **asked)
+    _, message, call = response.output
+    text = message.content[0]
+    assert letters(text.logprobs) == text.text == "Yes, \u00e9."
+    assert [bytes(item.bytes).decode() for item in text.logprobs] == [item.token for item in text.logprobs]
+    assert response.usage.output_tokens_details.reasoning_tokens > 0
+    assert call.name == "add"
+    events = list(create(client, tools=[TOOL], stream=True, **asked))
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    assert "".join(letters(event.logprobs) for event in deltas) == letters(text.logprobs)
+    for event in deltas:
+        assert letters(event.logprobs) == event.delta
+    done = next(event for event in events if event.type == "response.output_text.done")
+    assert letters(done.logprobs) == letters(text.logprobs)
+    added = [event for event in events if event.type == "response.content_part.added"]
+    assert all(not getattr(event.part, "logprobs", []) for event in added)
+    assert events[-1].response.output[1].content[0].logprobs == text.logprobs
+
+
+def test_without_asking_there_are_none(client, says, llm):
+    says("Yes.", "Yes.")
+    for options in ({}, {"top_logprobs": 0}):
+        assert create(client, **options).output[0].content[0].logprobs == []
+    assert [call["params"].logprobs for call in llm.calls] == [None, None]
+
+
+def test_log_probabilities_are_those_of_a_chat(tmp_path):
+    path = write_llama(tmp_path / "tiny.gguf", seed=1)
+    with (
+        running(lambda: LLM.from_files(path, n_ctx=256, threads=1, draft_tokens=3)) as server,
+        ready(server).client() as client,
+    ):
+        message = {"role": "user", "content": "hello there"}
+        grammar = {"grammar": "root ::= [a\u00e9\u2603]{9}"}
+        asked = {"model": "tiny", "messages": [message], "logprobs": True, "top_logprobs": 3}
+        content = client.chat.completions.create(**asked, extra_body=grammar).choices[0].logprobs.content
+        response = create(client, "hello there", top_logprobs=3, extra_body=grammar)
+        logprobs = response.output[0].content[0].logprobs
+        assert response.top_logprobs == 3
+        assert [item.bytes for item in logprobs] == [item.bytes for item in content]
+        assert b"".join(bytes(item.bytes) for item in logprobs).decode() == response.output_text
+        for one, other in zip(logprobs, content, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+            assert [top.bytes for top in one.top_logprobs] == [top.bytes for top in other.top_logprobs]
+
+
+# --- truncation
+
+
+SYSTEM = "Be short."
+
+
+def turn(number: int, *, size: int = 40, tools: int = 0) -> list[dict[str, Any]]:
+    """A question, calls with their results, and an answer."""
+    items: list[dict[str, Any]] = [{"role": "user", "content": f"question {number} ".ljust(size, "q")}]
+    for index in range(tools):
+        call = f"call_{number}_{index}"
+        items += [
+            {"type": "function_call", "call_id": call, "name": "add", "arguments": "{}"},
+            {
+                "type": "function_call_output",
+                "call_id": call,
+                "output": f"result {number} {index} ".ljust(size, "r"),
+            },
+        ]
+    return [*items, {"role": "assistant", "content": f"answer {number} ".ljust(size, "a")}]
+
+
+def prompt_of(llm: ScriptedLLM, messages: list[dict[str, Any]]) -> str:
+    """What the template makes of messages."""
+    rest = llm.prompts[:]
+    text = "".join(map(chr, llm.render(messages)))
+    llm.prompts[:] = rest
+    return text
+
+
+@pytest.fixture
+def narrow():
+    """A server whose model reads 400 letters, and its model."""
+    llm = ScriptedLLM(QWEN, n_ctx=400)
+    with running(lambda: llm) as server:
+        yield ready(server), llm
+
+
+def asked(server, items, **options):
+    body = {"input": items, "truncation": "auto", "instructions": SYSTEM} | options
+    return server.post("/v1/responses", body)
+
+
+@pytest.mark.parametrize("room", [1, 20, 60, 100, 101, 5000, None])
+def test_as_few_of_the_oldest_messages_as_can_be_are_dropped(narrow, room):
+    server, llm = narrow
+    items = [item for number in range(8) for item in turn(number)]
+    question = {"role": "user", "content": "and now?"}
+    for count in range(len(items) + 1):
+        given = [*items[len(items) - count :], question]
+        llm.answers.append("Yes.")
+        answer = asked(server, given, **({} if room is None else {"max_output_tokens": room})).json()
+        limit = 400 - min(room or 100, 100)
+        system = {"role": "system", "content": SYSTEM}
+        fitting = [
+            dropped
+            for dropped in range(len(given))
+            if len(prompt_of(llm, [system, *given[dropped:]])) <= limit
+        ]
+        assert answer["dropped_messages"] == min(fitting)
+        assert answer["truncation"] == "auto"
+        assert llm.prompts[-1] == prompt_of(llm, [system, *given[min(fitting) :]])
+    assert min(fitting) > 0
+
+
+def test_a_result_goes_with_its_call(narrow):
+    server, llm = narrow
+    for tools in range(1, 5):
+        for size in (20, 40, 60):
+            items = [*turn(1, size=size, tools=tools), {"role": "user", "content": "and now?"}]
+            llm.answers.append("Yes.")
+            answer = asked(server, items, tools=[TOOL], instructions=None).json()
+            kept = llm.prompts[-1]
+            results, calls = kept.count("<|im_start|>tool"), kept.count('<tool_call>{"name": "add"')
+            assert answer["status"] == "completed"
+            assert results <= calls, kept
+            assert "and now?" in kept
+
+
+LOOP = "{%- for message in messages if"
+QUESTION_FIRST = "{%- if messages[0].role == 'assistant' %}{{ raise_exception('user first') }}{% endif %}"
+STRICT = QWEN.replace(LOOP, QUESTION_FIRST + LOOP)
+
+
+def test_a_template_that_wants_a_question_first_gets_one():
+    llm = ScriptedLLM(STRICT, n_ctx=300)
+    with running(lambda: llm) as server:
+        ready(server)
+        for count in range(1, 8):
+            items = [item for number in range(count) for item in turn(number)] + [
+                {"role": "user", "content": "now?"}
+            ]
+            llm.answers.append("Yes.")
+            answer = asked(server, items, instructions=None).json()
+            assert answer["status"] == "completed", answer
+            assert answer["dropped_messages"] % 2 == 0
+            assert (
+                llm.prompts[-1].startswith("<|im_start|>user\nquestion")
+                or llm.prompts[-1].count("<|im_start|>") == 2
+            )
+
+
+def test_what_does_not_fit_even_so_is_refused_with_its_length(narrow):
+    server, _ = narrow
+    items = [*turn(1), {"role": "user", "content": "x" * 500}]
+    for given in (items, items[-1:]):
+        error = asked(server, given).json()["error"]
+        assert (error["param"], error["code"], error["n_ctx"]) == ("input", "context_length_exceeded", 400)
+        assert 500 < error["n_prompt_tokens"] < 600
+
+
+def test_without_truncation_nothing_is_dropped(narrow):
+    server, llm = narrow
+    items = [item for number in range(8) for item in turn(number)]
+    for options in ({"truncation": "disabled"}, {"truncation": None}):
+        assert asked(server, [*items, {"role": "user", "content": "?"}], **options).status_code == 400
+    llm.answers.append("Yes.")
+    answer = asked(server, "Hello?", truncation="disabled").json()
+    assert (answer["truncation"], "dropped_messages" in answer) == ("disabled", False)
+
+
+def test_what_was_dropped_is_still_part_of_the_conversation(narrow):
+    """The next response may have more room, or a larger context."""
+    server, llm = narrow
+    items = [item for number in range(8) for item in turn(number)]
+    llm.answers.extend(["Yes.", "No."])
+    first = asked(server, [*items, {"role": "user", "content": "and now?"}]).json()
+    second = asked(server, "and then?", previous_response_id=first["id"]).json()
+    assert second["dropped_messages"] >= first["dropped_messages"] > 0
+    assert "and now?" in llm.prompts[-1] and "and then?" in llm.prompts[-1]
 
 
 def test_null_is_as_good_as_absent(server, says):
@@ -377,6 +575,43 @@ def test_a_real_engine(tmp_path_factory):
         assert (caught.value.param, caught.value.code) == ("input", "context_length_exceeded")
 
 
+def kept(name: str, size: int = 0) -> Kept:
+    """One of about `size` characters."""
+    return Kept({"id": name}, [{"content": "x" * size}])
+
+
+def test_what_was_removed_from_the_store_leaves_nothing_behind():
+    """Neither a place nor its size: both would push others out, and a size without its response cannot be dropped."""
+    store = ResponseStore(most=3, characters=1000)
+    for _ in range(50):
+        for name in "abc":
+            store.add(name, kept(name, 250))
+        assert [store.remove(name) for name in "abc"] == [True] * 3
+        assert [store.remove(name) for name in "abc"] == [False] * 3
+    for name in "def":
+        store.add(name, kept(name, 250))
+    assert [name for name in "abcdef" if store.get(name)] == list("def")
+    assert store.remove("e")
+    store.add("g", kept("g", 250))
+    assert [name for name in "defg" if store.get(name)] == list("dfg")
+    store.add("h", kept("h", 250))
+    assert [name for name in "defgh" if store.get(name)] == list("fgh")
+
+
+def test_the_bounds_of_the_store_are_exact():
+    size = kept("a", 100).size
+    for room, expected in ((3 * size, "abc"), (3 * size - 1, "bc"), (size, "c"), (size - 1, "")):
+        store = ResponseStore(most=3, characters=room)
+        for name in "abc":
+            store.add(name, kept(name, 100))
+        assert "".join(name for name in "abc" if store.get(name)) == expected
+    store = ResponseStore(most=3, characters=3 * size)
+    for name in "aab":  # the same name again takes the place of the first
+        store.add(name, kept(name, 100))
+    store.add("c", kept("c", 100))
+    assert [name for name in "abc" if store.get(name)] == list("abc")
+
+
 def test_the_store_is_bounded():
     store = ResponseStore(most=2, characters=1000)
     for name in "abc":
@@ -384,9 +619,9 @@ def test_the_store_is_bounded():
     assert [name for name in "abc" if store.get(name)] == ["b", "c"]
     store.add("d", Kept({"id": "d"}, [{"content": "x" * 960}]))
     assert [name for name in "abcd" if store.get(name)] == ["d"]
-    for kept in (
+    for large in (
         Kept({"id": "e"}, [{"content": "x" * 2000}]),
         Kept({"id": "e", "instructions": "x" * 2000}, [{"content": "x"}]),
     ):
-        store.add("e", kept)
+        store.add("e", large)
         assert store.get("e") is None

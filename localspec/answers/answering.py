@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -19,9 +20,9 @@ from localspec.checks import (
 from localspec.compute.vocabulary import Vocabulary
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
-from localspec.decoding.logprobs import TokenLogprob
+from localspec.decoding.logprobs import TokenLogprob, prompt_logprobs
 from localspec.decoding.loop import Generation, run
-from localspec.decoding.params import checked_bias, sampling_params
+from localspec.decoding.params import SamplingParams, checked_bias, sampling_params
 from localspec.decoding.sampler import Constraint, Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.decoding.verify import choose_rule
@@ -48,6 +49,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
     prediction = checked_text(options.pop("prediction", ""), "The prediction", name="prediction")
     processors = checked_processors(options.pop("logits_processors", ()))
     shown_tokens = _shown_tokens(vocab, options.pop("shown_tokens", ()))
+    scores_prompt = options.pop("prompt_logprobs", False)
     grammar, schema = options.pop("grammar", None), options.pop("json_schema", None)
     params = checked_bias(sampling_params(options.pop("params", None), options), context.n_vocab)
     request = Request(
@@ -59,10 +61,23 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
         constraint=_constraint(vocab, grammar, schema),
         processors=processors,
         shown=shown_tokens,
+        scores_prompt=_checked_scoring(scores_prompt, params),
     )
     sampler_of(engine, request)  # refuses options that exclude each other
     StopMatcher(params.stop)  # and this, too many stop strings
     return request
+
+
+def _checked_scoring(wanted: object, params: SamplingParams) -> bool:
+    if not isinstance(wanted, bool):
+        raise InvalidRequest(
+            f"prompt_logprobs is {shown(wanted)}.", "It must be True or False.", name="prompt_logprobs"
+        )
+    if wanted and params.logprobs is None:
+        raise InvalidRequest(
+            "prompt_logprobs is given without logprobs.", "Give logprobs, 0 or more.", name="prompt_logprobs"
+        )
+    return wanted
 
 
 def _predicted_ids(vocab: Vocabulary, text: str) -> tuple[int, ...]:
@@ -110,7 +125,15 @@ def answer_chunks(
     """
     log.debug("answering %d prompt tokens, at most %s", len(request.ids), request.params.max_tokens)
     engine.prefixes.switch(request.ids)
-    answer = _Answer(engine, controller, request)
+    began, scores = time.perf_counter(), None
+    if request.scores_prompt:
+        try:
+            scores = _prompt_logprobs(engine, request, ticket)
+            yield Chunk("", prompt_logprobs=scores)
+        except DecodeCancelled:
+            yield cancelled_chunk(request, describe_drafting(engine, None, request.draft_tokens))
+            return
+    answer = _Answer(engine, controller, request, scores, time.perf_counter() - began)
     try:
         for step in _rounds(answer.generation, ticket):
             if (chunk := answer.take(step)) is not None:
@@ -123,7 +146,14 @@ def answer_chunks(
 class _Answer:
     """One answer as its rounds come: their ids, text, counts and log-probabilities."""
 
-    def __init__(self, engine: Engine, controller: Controller, request: Request) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        controller: Controller,
+        request: Request,
+        prompt_logprobs: tuple[TokenLogprob | None, ...] | None,
+        scoring_seconds: float,
+    ) -> None:
         vocab = engine.vocab
         self._engine, self._request = engine, request
         self._adaptive = controller if isinstance(controller, AdaptiveController) else None
@@ -146,8 +176,13 @@ class _Answer:
             check=self._text.check,
         )
         self._stats = Stats(prompt_tokens=len(request.ids), cached_tokens=self.generation.num_cached)
+        if prompt_logprobs is not None:  # what is in the cells was read for this answer
+            self._stats.cached_tokens = 0
+            self._stats.prefill_seconds = self._stats.target_seconds = scoring_seconds
+        self._prompt_logprobs = prompt_logprobs
         self._drafted: list[bool] = []
         self._logprobs: list[TokenLogprob] = []
+        self._end: TokenLogprob | None = None
 
     def take(self, step: Step) -> Chunk | None:
         """What a round committed; None for one that read a piece of the prompt."""
@@ -163,6 +198,7 @@ class _Answer:
         )
         self._drafted += chunk.drafted
         self._logprobs += chunk.logprobs
+        self._end = next(iter(step.logprobs[len(ids) :]), None)
         return chunk
 
     def last(self) -> Chunk:
@@ -178,6 +214,8 @@ class _Answer:
             notice=_notice(self._engine, self.generation),
             drafted=tuple(self._drafted),
             logprobs=None if params.logprobs is None else tuple(self._logprobs),
+            end_logprob=self._end,
+            prompt_logprobs=self._prompt_logprobs,
         )
         log.info(
             "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
@@ -188,6 +226,16 @@ class _Answer:
             completion.drafting,
         )
         return Chunk(rest, (), completion)
+
+
+def _prompt_logprobs(engine: Engine, request: Request, ticket: Ticket) -> tuple[TokenLogprob | None, ...]:
+    """Raises `DecodeCancelled`."""
+    entries: list[TokenLogprob | None] = [None]
+    for entry in prompt_logprobs(engine.session, request.ids, request.params.logprobs or 0):
+        entries.append(entry)
+        if ticket.cancelled:
+            raise DecodeCancelled("The answer was cancelled.")
+    return tuple(entries)
 
 
 def cancelled_chunk(request: Request, drafting: str) -> Chunk:

@@ -25,6 +25,8 @@ class AnswerOptions(TypedDict, total=False):
     json_schema:  the answer must be JSON that this schema (a dict, or its JSON text) describes; {} is any JSON.
     logits_processors: called with (ids, logits) for every row of both models, in turn; see `LogitsProcessor`.
     shown_tokens: texts of control tokens, such as "[TOOL_CALLS]", that the answer's text keeps.
+    prompt_logprobs: with `logprobs`, those of the prompt's tokens too. The whole prompt is read for it, also what was
+        kept of it, in passes that are narrower than usual.
     """
 
     params: SamplingParams | None
@@ -35,6 +37,7 @@ class AnswerOptions(TypedDict, total=False):
     json_schema: Mapping[str, Any] | str | bool | None
     logits_processors: Sequence[LogitsProcessor]
     shown_tokens: Sequence[str]
+    prompt_logprobs: bool
     temperature: float
     top_k: int
     top_p: float
@@ -62,6 +65,8 @@ class Completion:
     seed: the one asked for, which gives the same text with any draft; None: the answer does not repeat.
     drafting: whether tokens were drafted, and why not. notice: what the user should know, in sentences, or "".
     drafted: for each id, whether it came from the draft. logprobs: for each id, where they were asked for.
+    end_logprob: that of the end of generation, where one ended the answer and logprobs were asked for.
+    prompt_logprobs: for each id of the prompt, where they were asked for; None for the first, which nothing precedes.
     """
 
     text: str
@@ -73,6 +78,8 @@ class Completion:
     notice: str = ""
     drafted: tuple[bool, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    end_logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class Chunk:
 
     tokens: ids, without the end of generation; their text may come later, when it is certain.
     drafted, logprobs: one for each of `tokens`; logprobs is empty where none were asked for.
+    prompt_logprobs: those of the prompt, in a first chunk without text, where they were asked for.
     """
 
     text: str
@@ -88,6 +96,7 @@ class Chunk:
     completion: Completion | None = None
     drafted: tuple[bool, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,7 @@ class Request:
     """A checked request.
 
     draft_tokens: "auto" or a number. prediction: ids the answer may resemble. shown: control tokens kept in the text.
+    scores_prompt: whether the log-probabilities of the prompt are asked for.
     """
 
     ids: list[int]
@@ -105,3 +115,4 @@ class Request:
     constraint: Constraint | None = None
     processors: tuple[LogitsProcessor, ...] = ()
     shown: frozenset[int] = frozenset()
+    scores_prompt: bool = False

@@ -79,6 +79,10 @@ class Place:
 @click.option(
     "--alias", metavar="NAME", help="The model's name for clients.  [default: PAIR or the file's name]"
 )
+@click.option(
+    "--any-model", is_flag=True,
+    help="Answer requests for a model of any name, for clients that cannot be told another.",
+)  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Log loads, requests (never their texts) and refusals.")
 @quiet_option
 @yes_option
@@ -95,6 +99,7 @@ def serve(
     grace: float,
     unload_after: float | None,
     alias: str | None,
+    any_model: bool,
     verbose: bool,
     quiet: bool,
     yes: bool,
@@ -123,6 +128,7 @@ def serve(
     settings = Settings(
         name=alias or names[0],
         names=names,
+        any_model=any_model,
         api_key=None if api_key is None else api_key.strip(),
         cors=cors,
         queue=queue,
@@ -142,7 +148,6 @@ def _serve(
     unload_after: float | None,
 ) -> None:
     from localspec.server import serve as server
-    from localspec.system.load_watch import LoadWatch, watching
 
     bound = (
         server.tcp_socket(place.host, place.port)
@@ -157,18 +162,15 @@ def _serve(
         if place.public and settings.api_key is None:
             say(f"warning: any machine that reaches {place.host} may use this server; see --api-key.")
 
-        watch = LoadWatch()
-
         def load() -> LLM:
-            with watching(watch):
-                llm = opening.open_quietly(options, consent, unload_after=unload_after)
+            llm = opening.open_quietly(options, consent, unload_after=unload_after)
             if not consent.quiet:
                 say(f"{settings.name} is ready on {where}")
             return llm
 
         if not consent.quiet:
             say(f"listening on {where}, loading the model", dim=True)
-        server.serve(load, settings, listening, watch.cancel)
+        server.serve(load, settings, listening)
 
 
 def _log() -> None:

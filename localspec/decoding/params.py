@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from localspec.checks import as_integer, as_number, check_names, shown
+from localspec.checks import as_integer, as_number, check_characters, check_names, shown
 from localspec.errors import InvalidRequest
 
 MIN_TEMPERATURE = 1e-4
@@ -130,6 +130,8 @@ def _checked_stops(stop: object) -> tuple[str, ...]:
         raise _invalid("stop", stop, "one or several strings")
     if not all(isinstance(text, str) and text for text in stops):
         raise _invalid("stop", stop, "one or several strings, none of them empty")
+    for index, text in enumerate(stops):
+        check_characters(text, f"Stop string {index}", name="stop")
     return tuple(stops)
 
 

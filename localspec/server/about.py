@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from localspec import __version__
 from localspec.llm import LLM
 from localspec.server.body import read_body
-from localspec.server.describe import takes
+from localspec.server.describe import endpoint, takes
 from localspec.server.faults import as_api_error
 from localspec.server.metrics import CONTENT_TYPE
 from localspec.server.replies import Json
@@ -23,38 +23,41 @@ from localspec.text.messages import checked_text
 
 
 def about_routes(service: Service) -> APIRouter:
-    """Routes for /, /health, /v1/models, /metrics and /props."""
+    """Routes for /, /health, /models, /metrics and /props."""
     router, settings = APIRouter(), service.settings
     model = {"id": settings.name, "object": "model", "created": int(time.time()), "owned_by": "localspec"}
 
-    @router.get("/")
+    @endpoint(router, "GET", "/")
     async def root() -> Response:
         """Version and model, as plain text."""
         return PlainTextResponse(f"localspec {__version__}: {settings.name}. The API is under /v1.\n")
 
-    @router.get("/health", responses={503: {"description": "Loading or stopping."}})
+    @endpoint(router, "GET", "/health", responses={503: {"description": "Loading or stopping."}})
     async def health() -> Response:
         """200 once the model is loaded, 503 while it is loading or the server stops."""
         _ = service.llm
         return Json({"status": "ok"})
 
-    @router.get("/v1/models")
+    @endpoint(router, "GET", "/models", openai=True)
     async def models() -> Response:
         """The list of models: the one that this server runs."""
         return Json({"object": "list", "data": [model]})
 
-    @router.get("/v1/models/{name:path}", responses={404: {"description": "There is no such model."}})
+    @endpoint(
+        router, "GET", "/models/{name:path}", openai=True,
+        responses={404: {"description": "There is no such model."}},
+    )  # fmt: skip
     async def one_model(name: str) -> Response:
         """The model of that name."""
         check_model(name, settings)
         return Json(model)
 
-    @router.get("/metrics")
+    @endpoint(router, "GET", "/metrics")
     async def metrics() -> Response:
         """Counters in Prometheus' text format."""
         return Response(service.metrics_text(), media_type=CONTENT_TYPE)
 
-    @router.get("/props", responses={503: {"description": "Loading or stopping."}})
+    @endpoint(router, "GET", "/props", responses={503: {"description": "Loading or stopping."}})
     async def props() -> Response:
         """Default sampling, context size, chat template and engine settings, in the form of llama.cpp's server."""
         return Json(await _in_thread(_props, service.llm, service))
@@ -66,13 +69,13 @@ def token_routes(service: Service) -> APIRouter:
     """Routes for /tokenize and /detokenize."""
     router = APIRouter()
 
-    @router.post("/tokenize", **takes(TokenizeRequest))
+    @endpoint(router, "POST", "/tokenize", **takes(TokenizeRequest))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text."""
         body = await read_body(request, TokenizeRequest, service)
         return Json(await _in_thread(_tokenize, service.llm, body))
 
-    @router.post("/detokenize", **takes(DetokenizeRequest))
+    @endpoint(router, "POST", "/detokenize", **takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
         body = await read_body(request, DetokenizeRequest, service)

@@ -32,13 +32,12 @@ def create_app(
     load: Callable[[], LLM],
     settings: Settings,
     failed: Failed = lambda error: None,
-    cancel_load: Callable[[], object] = lambda: None,
 ) -> FastAPI:
     """The application; `app.state.service` is its `Service`.
 
-    load: called in a thread when the application starts; until it returns, requests are refused with 503. The engine
-    is closed when the application stops. failed: told of an error of `load`. cancel_load: ends `load` early, where that
-    can be done.
+    load: called in a thread when the application starts; until it returns, requests are refused with 503, which says
+    how far it has come. A stop ends it at the next stage, tensor or measuring pass. The engine is closed when the
+    application stops. failed: told of an error of `load`.
     """
     service = Service(settings)
 
@@ -47,8 +46,8 @@ def create_app(
         loading = asyncio.create_task(_load(service, load, failed))
         yield
         service.refuse()
-        if not loading.done():
-            cancel_load()
+        if not loading.done():  # later it would set the flags of answers
+            service.end_load()
         await loading
         await service.close()
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from localspec.checks import shown
-from localspec.server.faults import ApiError, bad_request, client_gone
+from localspec.checks import check_characters, shown
+from localspec.errors import InvalidRequest
+from localspec.server.faults import ApiError, as_api_error, bad_request, client_gone
 from localspec.server.service import Service
 
 T = TypeVar("T", bound=BaseModel)
@@ -64,25 +66,64 @@ def _refusal(data: bytes, error: ValidationError) -> ApiError:
     faults = error.errors(include_url=False, include_context=False, include_input=True)
     first = faults[0]
     if first["type"] == "json_invalid":
-        return bad_request(f"The body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}.")
+        return _unreadable(data, first["msg"].removeprefix("Invalid JSON: "))
     if first["type"] == "model_type" and not first["loc"]:
         return bad_request("The body must be a JSON object.")
     value = json.loads(data)
-    param = _path(value, first["loc"])
-    if first["type"] == "missing":
-        param = f"{param}.{first['loc'][-1]}" if param else str(first["loc"][-1])
+    places = [_place(value, fault["loc"]) for fault in faults]
+    # Of several forms that a field may have, the one that was meant is the one that was right furthest.
+    start = len(places[0])
+    inside = [place for place in places if place[:start] == places[0]]
+    place = max(inside, key=lambda place: [step if isinstance(step, int) else 0 for step in place[start:]])
+    there = [fault for fault, where in zip(faults, places, strict=True) if where == place]
+    param = _path(place)
+    if there[0]["type"] == "missing":
+        param = _path([*place, there[0]["loc"][-1]])
         return bad_request(f"{param} is missing.", param, "missing_required_parameter")
-    reasons = [fault["msg"] for fault in faults if _path(value, fault["loc"]) == param]
-    wanted = " or ".join(dict.fromkeys(reason.removeprefix("Input should be ") for reason in reasons))
-    return bad_request(f"{param} is {shown(first['input'])}. It must be {wanted}.", param, "invalid_type")
+    wanted = " or ".join(dict.fromkeys(fault["msg"].removeprefix("Input should be ") for fault in there))
+    return bad_request(f"{param} is {shown(there[0]['input'])}. It must be {wanted}.", param, "invalid_type")
 
 
-def _path(value: Any, location: tuple[int | str, ...]) -> str:
-    """Where in the body, as `messages[0].content`; the names of alternatives in `location` are left out."""
-    path = ""
+def _unreadable(data: bytes, reason: str) -> ApiError:
+    """What pydantic cannot read: half a surrogate pair, which JSON can say and no model can be given, or no JSON."""
+    try:
+        for place, text in _texts(json.loads(data), []):
+            name = _path(place) or "The body"
+            check_characters(text, name, name=name if place else None)
+    except InvalidRequest as error:
+        return as_api_error(error)
+    except (ValueError, RecursionError):
+        pass
+    return bad_request(f"The body is not JSON: {reason}.")
+
+
+Place = list[int | str]
+
+
+def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    """Every text in a JSON value, with its place; a name in an object has the place of the object."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, [*place, index])
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield place, name
+            yield from _texts(item, [*place, name])
+
+
+def _place(value: Any, location: Sequence[int | str]) -> Place:
+    """Where in the body `location` is: the names of alternatives in it are left out."""
+    place: Place = []
     for step in location:
-        if isinstance(step, int) and isinstance(value, list) and step < len(value):
-            value, path = value[step], f"{path}[{step}]"
-        elif isinstance(step, str) and isinstance(value, dict) and step in value:
-            value, path = value[step], f"{path}.{step}" if path else step
-    return path
+        listed = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if listed or (isinstance(value, dict) and step in value):
+            value = value[step]
+            place.append(step)
+    return place
+
+
+def _path(place: Place) -> str:
+    """As `messages[0].content`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")

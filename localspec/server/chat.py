@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 from localspec.answers.request import Chunk, Completion
 from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.faults import ApiError
-from localspec.server.logprobs import chat_logprobs
+from localspec.server.logprobs import Pieces, chat_logprobs
 from localspec.server.options import choice_options, choices, wants_usage
-from localspec.server.plan import Plan, chat_plan
+from localspec.server.plan import SHOWN_TOKENS, Plan, chat_plan
 from localspec.server.reader import merged
 from localspec.server.replies import DONE
 from localspec.server.schemas import ChatRequest
@@ -31,8 +30,8 @@ class ChatFormat:
     def __init__(self, body: ChatRequest, llm: LLM, settings: Settings) -> None:
         self._body = body
         self._plan: Plan = chat_plan(body, llm, settings)
+        self._pieces = Pieces(llm, SHOWN_TOKENS)
         self._warned = {"warnings": list(self._plan.warnings)} if self._plan.warnings else {}
-        self._piece: Callable[[int], bytes] = lambda token: llm.token_bytes([token])
         self._readers = [self._plan.reader() for _ in range(choices(body))]
         self._completions: list[Completion] = []
         self._head = {
@@ -60,7 +59,7 @@ class ChatFormat:
         payloads = [self._chunk(index, delta) for delta in deltas]
         if chunk.logprobs:
             payloads = payloads or [self._chunk(index, {"content": ""})]
-            payloads[0]["choices"][0]["logprobs"] = chat_logprobs(chunk.logprobs, self._piece)
+            payloads[0]["choices"][0]["logprobs"] = chat_logprobs(chunk.logprobs, self._pieces)
         if chunk.completion is not None:
             payloads += [self._chunk(index, delta) for delta in reader.finish()]
             reason = reader.finish_reason(chunk.completion.finish_reason)
@@ -116,7 +115,7 @@ class ChatFormat:
         return {
             "index": index,
             "message": {**merged(deltas), "refusal": None},
-            "logprobs": None if logprobs is None else chat_logprobs(logprobs, self._piece),
+            "logprobs": None if logprobs is None else chat_logprobs(logprobs, self._pieces),
             "finish_reason": reader.finish_reason(completion.finish_reason),
         }
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from localspec.answers.request import Chunk, Completion
 from localspec.answers.stream import Start
+from localspec.decoding.logprobs import TokenLogprob
 from localspec.llm import LLM
 from localspec.server.faults import ApiError, bad_request
-from localspec.server.logprobs import completion_logprobs
+from localspec.server.logprobs import Pieces, Placed, TextTokens, completion_logprobs, prompt_tokens
 from localspec.server.options import answer_options, choice_options, choices, wants_usage
 from localspec.server.replies import DONE
 from localspec.server.schemas import CompletionRequest
@@ -31,12 +32,14 @@ class CompletionFormat:
         _refuse_unsupported(body)
         self._body = body
         self._n = choices(body)
-        self._options = answer_options(body, settings)
+        self._options = answer_options(body, settings, llm)
+        scored: Payload = {"prompt_logprobs": True} if body.echo and body.logprobs is not None else {}
         self._prompts = [llm.tokenize(prompt) for prompt in _prompts(body)]
         self._echo = [_echo(prompt, llm) if body.echo else "" for prompt in _prompts(body)]
-        self._piece: Callable[[int], bytes] = lambda token: llm.token_bytes([token])
+        self._pieces = Pieces(llm)
         self._completions: dict[int, Completion] = {}
-        self._offsets: dict[int, int] = {}
+        self._tokens: dict[int, TextTokens] = {}
+        self._scored, self._scores = bool(scored), dict[int, list[Placed]]()
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -44,7 +47,9 @@ class CompletionFormat:
             "model": settings.name,
             "system_fingerprint": "localspec",
         }
-        checked = [llm.stream(ids, **self._options) for ids in self._prompts]  # refuses what is not right
+        checked = [
+            llm.stream(ids, **self._options, **scored) for ids in self._prompts
+        ]  # refuses what is not right
         self.starts: list[Start] = [
             self._start(llm, prompt, index) if index else (lambda stream=stream: stream)  # type: ignore[misc]
             for prompt, stream in enumerate(checked)
@@ -55,20 +60,21 @@ class CompletionFormat:
         return lambda: llm.stream(self._prompts[prompt], **choice_options(self._options, index))
 
     def opening(self, index: int) -> list[Payload]:
-        """A chunk with the prompt, if it is to be echoed."""
-        echo = self._echo[index // self._n]
-        return [self._chunk(index, echo)] if echo else []
+        """A chunk with the prompt, if it is to be echoed. For its log-probabilities the first choice waits."""
+        prompt, answer = divmod(index, self._n)
+        if not self._echo[prompt] or (self._scored and answer == 0):
+            return []
+        return [self._with_tokens(self._chunk(index, self._echo[prompt]), self._scores.get(prompt, []))]
 
     def events(self, index: int, chunk: Chunk) -> list[Payload]:
         """A chunk with the text, and at the end one with the finish reason."""
-        payloads = []
-        if chunk.text or chunk.logprobs:
-            payloads.append(self._chunk(index, chunk.text))
-        if chunk.logprobs:
-            offset = self._offsets.get(index, len(self._echo[index // self._n]))
-            logprobs = completion_logprobs(chunk.logprobs, self._piece, offset)
-            self._offsets[index] = offset + sum(len(token) for token in logprobs["tokens"])
-            payloads[0]["choices"][0]["logprobs"] = logprobs
+        payloads, text, tokens = [], chunk.text, list[Placed]()
+        if chunk.prompt_logprobs is not None:
+            text, tokens = self._echo[index // self._n], self._score(index, chunk.prompt_logprobs)
+        elif self._body.logprobs is not None:
+            tokens = self._text_tokens(index).push(chunk) + self._end_token(index, chunk.completion)
+        if text or tokens:
+            payloads.append(self._with_tokens(self._chunk(index, text), tokens))
         if chunk.completion is not None:
             self._completions[index] = chunk.completion
             last = self._chunk(index, "", chunk.completion.finish_reason)
@@ -99,13 +105,45 @@ class CompletionFormat:
         }
 
     def _choice(self, index: int, completion: Completion) -> Payload:
-        echo, logprobs = self._echo[index // self._n], completion.logprobs
+        logprobs = None
+        if completion.logprobs is not None:
+            if completion.prompt_logprobs is not None:
+                self._score(index, completion.prompt_logprobs)
+            tokens = [
+                *self._scores.get(index // self._n, ()),
+                *self._text_tokens(index).take(completion.text, completion.logprobs, last=True),
+                *self._end_token(index, completion),
+            ]
+            logprobs = completion_logprobs(tokens, self._pieces)
         return {
             "index": index,
-            "text": echo + completion.text,
-            "logprobs": None if logprobs is None else completion_logprobs(logprobs, self._piece, len(echo)),
+            "text": self._echo[index // self._n] + completion.text,
+            "logprobs": logprobs,
             "finish_reason": completion.finish_reason,
         }
+
+    def _text_tokens(self, index: int) -> TextTokens:
+        start = len(self._echo[index // self._n])
+        return self._tokens.setdefault(index, TextTokens(self._pieces.shown, start))
+
+    def _score(self, index: int, logprobs: Sequence[TokenLogprob | None]) -> list[Placed]:
+        """The tokens of the prompt; the other choices get them from the first, which read them."""
+        prompt = index // self._n
+        tokens = prompt_tokens(self._prompts[prompt], logprobs, self._echo[prompt], self._pieces.whole)
+        self._scores[prompt] = tokens
+        return tokens
+
+    def _with_tokens(self, payload: Payload, tokens: Sequence[Placed]) -> Payload:
+        if tokens:
+            payload["choices"][0]["logprobs"] = completion_logprobs(tokens, self._pieces)
+        return payload
+
+    def _end_token(self, index: int, completion: Completion | None) -> list[Placed]:
+        """The end of generation, with an echo: who reads a prompt's tokens so counts on one more that was drawn."""
+        if completion is None or completion.end_logprob is None or not self._body.echo:
+            return []
+        end = completion.end_logprob
+        return [Placed(end.token, len(self._echo[index // self._n] + completion.text), end)]
 
     def _chunk(self, index: int, text: str, reason: str | None = None) -> Payload:
         choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
@@ -137,10 +175,5 @@ def _echo(prompt: str | list[int], llm: LLM) -> str:
 def _refuse_unsupported(body: CompletionRequest) -> None:
     if body.suffix:
         raise bad_request("suffix is given, but this server only continues a prompt. Leave it out.", "suffix")
-    if body.echo and body.logprobs is not None:
-        raise bad_request(
-            "echo is given with logprobs, and the echoed prompt's tokens have none here. Leave one out.",
-            "echo",
-        )
     if body.best_of is not None and body.best_of != choices(body):
         raise bad_request(f"best_of is {body.best_of}. It must be n, or left out.", "best_of")

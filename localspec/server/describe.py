@@ -1,10 +1,14 @@
-"""The server's OpenAPI description: bodies are read by the server itself, so their schemas are added here."""
+"""Endpoints under each of their paths, and the server's OpenAPI description.
+
+Bodies are read by the server itself, so their schemas are added here.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -12,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
+F = TypeVar("F", bound=Callable[..., Any])
 _REFERENCE = "#/components/schemas/{model}"
 _STATUSES = {
     400: "A field is not usable; `param` names it.",
@@ -27,6 +32,26 @@ _STATUSES = {
 BODIES: list[type[BaseModel]] = [
     ChatRequest, CompletionRequest, ResponseRequest, TokenizeRequest, DetokenizeRequest,
 ]  # fmt: skip
+
+
+def endpoint(
+    router: APIRouter, method: str, path: str, *, openai: bool = False, **options: Any
+) -> Callable[[F], F]:
+    """A decorator that adds a route. openai: under /v1, and without it too, as many clients are set up.
+
+    Where there is GET, there is HEAD: ASGI servers leave the body out. options: those of a FastAPI route.
+    """
+    methods = ["GET", "HEAD"] if method == "GET" else [method]
+
+    def add(function: F) -> F:
+        for place in (f"/v1{path}", path) if openai else (path,):
+            router.add_api_route(place, function, methods=methods, include_in_schema=False)
+        # Found behind those, so it answers nothing: one method, as FastAPI can describe it.
+        described = f"/v1{path}" if openai else path
+        router.add_api_route(described, function, methods=[method], **options)
+        return function
+
+    return add
 
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:

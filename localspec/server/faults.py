@@ -9,6 +9,7 @@ from localspec.errors import (
     EngineClosed,
     InvalidRequest,
     LocalspecError,
+    PromptTooLong,
     TemplateError,
 )
 
@@ -25,7 +26,8 @@ GONE = 499
 class ApiError(Exception):
     """A refusal: HTTP status and OpenAI's fields.
 
-    param: the field at fault, such as `messages[0].content`. code: a word for programs.
+    param: the field at fault, such as `messages[0].content`. code: a word for programs. facts: numbers for them,
+    beside OpenAI's fields.
     """
 
     def __init__(
@@ -37,15 +39,17 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
+        facts: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message = status, message
         self.kind, self.param, self.code = kind, param, code
-        self.headers = headers or {}
+        self.headers, self.facts = headers or {}, facts or {}
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object, ready for JSON."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": {**error, **self.facts}}
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -78,9 +82,10 @@ def queue_full(limit: int) -> ApiError:
     )
 
 
-def unavailable(message: str, code: str) -> ApiError:
+def unavailable(message: str, code: str, facts: dict[str, Any] | None = None) -> ApiError:
     """A 503: no model yet, or no more."""
-    return ApiError(503, message, kind=UNAVAILABLE, code=code, headers={"Retry-After": str(RETRY_SECONDS)})
+    headers = {"Retry-After": str(RETRY_SECONDS)}
+    return ApiError(503, message, kind=UNAVAILABLE, code=code, headers=headers, facts=facts)
 
 
 def timed_out(seconds: float) -> ApiError:
@@ -110,12 +115,15 @@ def as_api_error(error: Exception, fields: dict[str, str] | None = None) -> ApiE
     if isinstance(error, InvalidRequest | TemplateError):
         name = error.data.get("name")
         default = "messages" if isinstance(error, TemplateError) else None
-        too_long = type(error).__name__ == "PromptTooLong"
+        too_long = isinstance(error, PromptTooLong)
         param = "prompt" if too_long else default if name is None else str(name)
         param = param if param is None else (fields or {}).get(param, param)
-        # The size of the context is not the client's to choose.
-        message = f"{error.message} Shorten it." if too_long else str(error)
-        return bad_request(message, param, "context_length_exceeded" if too_long else None)
+        if too_long:
+            facts = {"n_prompt_tokens": error.data["num_tokens"], "n_ctx": error.data["n_ctx"]}
+            # The size of the context is not the client's to choose.
+            message = f"{error.message} Shorten it."
+            return ApiError(400, message, param=param, code="context_length_exceeded", facts=facts)
+        return bad_request(str(error), param)
     if isinstance(error, EngineClosed):
         return stopping()
     if isinstance(error, LocalspecError):

@@ -54,14 +54,20 @@ class Guard:
         key = self._service.settings.api_key
         if key is None or path in OPEN_PATHS:
             return None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(
-            given.strip(" \t").encode("latin-1"), key.encode()
-        ):
+        if any(hmac.compare_digest(given, key.encode()) for given in _given_keys(headers)):
             return None
         return ApiError(
             401,
-            "The API key is missing or wrong. Send it as Authorization: Bearer KEY.",
+            "The API key is missing or wrong. Send it as Authorization: Bearer KEY, or as X-Api-Key: KEY.",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
+
+
+def _given_keys(headers: Headers) -> list[bytes]:
+    """The keys that a request brings."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    given = [bearer] if scheme.lower() == "bearer" else []
+    if "x-api-key" in headers:
+        given.append(headers["x-api-key"])
+    return [key.strip(" \t").encode("latin-1") for key in given]

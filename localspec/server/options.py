@@ -9,13 +9,19 @@ from typing import Any
 
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
+from localspec.llm import LLM
 from localspec.server.faults import bad_request
 from localspec.server.schemas import ChatRequest, CompletionRequest, Part, ResponseFormat, Sampling
 from localspec.server.settings import Settings
-from localspec.text.messages import content_text
+from localspec.text.messages import checked_text, content_text
 
 MOST_CHOICES = 128
 MOST_TOP_LOGPROBS = 20
+MOST_LOGPROBS = 5
+MOST_STOPS = 4
+MOST_BIAS = 100
+_RANGES = (("temperature", 0, 2), ("frequency_penalty", -2, 2), ("presence_penalty", -2, 2))
+"""OpenAI's, narrower than the engine's."""
 FORMS = ("grammar", "json_schema")
 """Options that say what an answer must look like. Those of a request replace those of the server, all of them."""
 _AS_IS = (
@@ -24,8 +30,11 @@ _AS_IS = (
 )  # fmt: skip
 
 
-def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
+def answer_options(body: Sampling, settings: Settings, llm: LLM) -> dict[str, Any]:
     """Arguments of `LLM.stream` for the first choice. Raises `ApiError` or `InvalidRequest` naming the field."""
+    _check_ranges(body)
+    if isinstance(body, ChatRequest):
+        _refuse_what_is_no_text(body)
     given: dict[str, Any] = {name: getattr(body, name) for name in _AS_IS if getattr(body, name) is not None}
     given |= _lengths(body) | _logprobs(body)
     if body.top_k is not None:
@@ -35,7 +44,7 @@ def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
     if body.stop is not None:
         given["stop"] = body.stop
     if body.logit_bias is not None:
-        given["logit_bias"] = _bias(body.logit_bias)
+        given["logit_bias"] = _bias(body.logit_bias, llm)
     form = _form(body)
     kept = {name: value for name, value in settings.answering.items() if form is None or name not in FORMS}
     options = kept | {"params": replace(settings.params, **given)}
@@ -98,6 +107,38 @@ def text_of(content: str | Sequence[Part] | None, param: str) -> str:
     return content_text(parts, param)
 
 
+def _check_ranges(body: Sampling) -> None:
+    """Raise `ApiError` for what OpenAI's API refuses and the engine would take."""
+    for name, low, high in _RANGES:
+        value = getattr(body, name)
+        if value is not None and not low <= value <= high:
+            raise bad_request(f"{name} is {value:g}. It must be a number from {low} to {high}.", name)
+    if isinstance(body.stop, list) and len(body.stop) > MOST_STOPS:
+        raise bad_request(f"stop holds {len(body.stop)} texts. Give at most {MOST_STOPS}.", "stop")
+    echo = isinstance(body, CompletionRequest) and body.echo
+    check_length("max_tokens", body.max_tokens, least=0 if echo else 1)
+    if isinstance(body, ChatRequest):
+        check_length("max_completion_tokens", body.max_completion_tokens)
+
+
+def check_length(name: str, value: int | None, least: int = 1) -> None:
+    """Raise `ApiError` for a longest answer below `least` tokens; -1 is llama.cpp's for one without a limit."""
+    if value is not None and value < least and value != -1:
+        raise bad_request(f"{name} is {value}. It must be a whole number, {least} or more.", name)
+
+
+def _refuse_what_is_no_text(body: ChatRequest) -> None:
+    """Raise `ApiError` for a field that asks for another kind of answer than is given here."""
+    for index, kind in enumerate(body.modalities or ()):
+        if kind != "text":
+            name = f"modalities[{index}]"
+            raise bad_request(f"{name} is {kind!r:.60}. This server answers with text only.", name)
+    if body.audio is not None:
+        raise bad_request("audio is given. This server answers with text only.", "audio")
+    if body.functions:
+        raise bad_request("functions is given. Write the functions as tools.", "functions")
+
+
 def _lengths(body: Sampling) -> dict[str, int | None]:
     wanted = body.n_predict if body.max_tokens is None else body.max_tokens
     if isinstance(body, ChatRequest) and body.max_completion_tokens is not None:
@@ -109,18 +150,23 @@ def _lengths(body: Sampling) -> dict[str, int | None]:
 
 def _logprobs(body: Sampling) -> dict[str, int]:
     if isinstance(body, CompletionRequest):
-        return {} if body.logprobs is None else {"logprobs": body.logprobs}
+        if body.logprobs is None:
+            return {}
+        _check_top("logprobs", body.logprobs, MOST_LOGPROBS)
+        return {"logprobs": body.logprobs}
     assert isinstance(body, ChatRequest)
     if not body.logprobs:
         if body.top_logprobs:
             raise bad_request("top_logprobs is given without logprobs. Set logprobs to true.", "top_logprobs")
         return {}
     wanted = body.top_logprobs or 0
-    if not 0 <= wanted <= MOST_TOP_LOGPROBS:
-        raise bad_request(
-            f"top_logprobs is {wanted}. It must be a number from 0 to {MOST_TOP_LOGPROBS}.", "top_logprobs"
-        )
+    _check_top("top_logprobs", wanted, MOST_TOP_LOGPROBS)
     return {"logprobs": wanted}
+
+
+def _check_top(name: str, wanted: int, most: int) -> None:
+    if not 0 <= wanted <= most:
+        raise bad_request(f"{name} is {wanted}. It must be a number from 0 to {most}.", name)
 
 
 def _unsigned(seed: int) -> int:
@@ -128,16 +174,31 @@ def _unsigned(seed: int) -> int:
     return seed % 2**64 if -(2**63) <= seed < 0 else seed
 
 
-def _bias(bias: dict[str, float] | list[list[int | float | bool]]) -> dict[int, float]:
-    pairs: list[tuple[Any, Any]] = list(bias.items()) if isinstance(bias, dict) else []
-    if isinstance(bias, list):
-        for pair in bias:
-            if len(pair) != 2:
+def _bias(bias: dict[str, float] | list[list[int | float | bool | str]], llm: LLM) -> dict[int, float]:
+    """OpenAI's object of ids, or llama.cpp's pairs: of an id, or of a text each of whose tokens is meant."""
+    if isinstance(bias, dict):
+        for value in bias.values():
+            if not abs(value) <= MOST_BIAS:
                 raise bad_request(
-                    "logit_bias holds an entry that is no pair of token and number.", "logit_bias"
+                    f"logit_bias holds {value:g}. It must be numbers from -{MOST_BIAS} to {MOST_BIAS}.",
+                    "logit_bias",
                 )
-            pairs.append((pair[0], -math.inf if pair[1] is False else pair[1]))
-    return {_token(token): value for token, value in pairs}
+        return {_token(token): value for token, value in bias.items()}
+    found: dict[int, float] = {}
+    for pair in bias:
+        if len(pair) != 2 or isinstance(pair[1], str) or pair[1] is True:
+            raise bad_request(
+                "logit_bias holds an entry that is no pair of a token or text and a number.", "logit_bias"
+            )
+        token, value = pair[0], -math.inf if pair[1] is False else pair[1]
+        found |= dict.fromkeys(_tokens(token, llm) if isinstance(token, str) else [_token(token)], value)
+    return found
+
+
+def _tokens(text: str, llm: LLM) -> list[int]:
+    checked_text(text, "logit_bias", name="logit_bias")
+    with llm.using() as engine:
+        return engine.vocab.tokenize(text, parse_special=False)
 
 
 def _token(token: object) -> int:

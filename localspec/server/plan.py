@@ -44,7 +44,7 @@ def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
     """
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     syntax = call_syntax(llm.template.source or "")
-    options = {**answer_options(body, settings), "shown_tokens": SHOWN_TOKENS}
+    options = {**answer_options(body, settings, llm), "shown_tokens": SHOWN_TOKENS}
     options, warnings = _with_calls(options, body, use, syntax)
     constrained = "json_schema" in options or "grammar" in options
     variables = _variables(body, llm, constrained)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from localspec.server.faults import Warnings, bad_request, warning
-from localspec.server.options import text_of
+from localspec.server.options import check_length, text_of
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.schemas import ChatRequest, JsonSchema, Message, Part, ResponseFormat, Sampling
 from localspec.text.messages import checked_text
@@ -47,6 +47,8 @@ def chat_request(
         | {
             "messages": [Message.model_validate(item) for item in one_system([*system, *conversation])],
             "max_completion_tokens": body.max_output_tokens,
+            "logprobs": wants_logprobs(body),
+            "top_logprobs": body.top_logprobs,
             "response_format": _response_format(body) or body.response_format,
             "tools": None if body.tools is None else [_chat_tool(tool) for tool in body.tools],
             "tool_choice": body.tool_choice,
@@ -57,6 +59,11 @@ def chat_request(
     return chat, conversation, warnings
 
 
+def wants_logprobs(body: ResponseRequest) -> bool:
+    """Whether the text's log-probabilities are asked for, by either of the two fields."""
+    return bool(body.top_logprobs) or "message.output_text.logprobs" in (body.include or ())
+
+
 def refuse_unsupported(body: ResponseRequest) -> None:
     """Raise `ApiError` naming a field that asks for what this server does not do."""
     if body.background:
@@ -64,13 +71,11 @@ def refuse_unsupported(body: ResponseRequest) -> None:
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise bad_request(f"{name} is given. This server keeps none: use input.", name)
-    if body.truncation not in (None, "disabled"):
+    if body.truncation not in (None, "disabled", "auto"):
         raise bad_request(
-            f"truncation is {body.truncation!r:.60}. Only 'disabled' is possible.", "truncation"
+            f"truncation is {body.truncation!r:.60}. It must be 'auto' or 'disabled'.", "truncation"
         )
-    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
-        param = "top_logprobs" if body.top_logprobs else "include"
-        raise bad_request(f"{param} asks for logprobs. Use /v1/chat/completions for them.", param)
+    check_length("max_output_tokens", body.max_output_tokens)
     if body.n not in (None, 1):
         raise bad_request(f"n is {body.n}. A response has one answer.", "n")
 

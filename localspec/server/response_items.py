@@ -26,7 +26,7 @@ class OutputItems:
         if delta.get("reasoning_content"):
             return self._text("reasoning", delta["reasoning_content"])
         if delta.get("content"):
-            return self._text("message", delta["content"])
+            return self._text("message", delta["content"], delta.get("logprobs", []))
         return [event for call in delta.get("tool_calls", ()) for event in self._call_piece(call)]
 
     def empty(self) -> list[Event]:
@@ -46,18 +46,21 @@ class OutputItems:
             ]
         else:
             part = item["content"][0]
-            logprobs: Event = {"logprobs": []} if kind == "message" else {}
+            logprobs: Event = {"logprobs": part["logprobs"]} if kind == "message" else {}
             ends = [
                 self._event(f"{part['type']}.done", content_index=0, text=part["text"], **logprobs),
                 self._event("content_part.done", content_index=0, part=dict(part)),
             ]
         return [*ends, self._item_event("done")]
 
-    def _text(self, kind: str, text: str) -> list[Event]:
+    def _text(self, kind: str, text: str, tokens: list[dict[str, Any]] | None = None) -> list[Event]:
         events = [] if self._kind == kind else [*self.finish(), *self._open_text(kind)]
         part = self.items[-1]["content"][0]
         part["text"] += text
-        logprobs: Event = {"logprobs": []} if kind == "message" else {}
+        logprobs: Event = {}
+        if kind == "message":
+            logprobs["logprobs"] = tokens or []
+            part["logprobs"] = part["logprobs"] + logprobs["logprobs"]  # events of before keep theirs
         return [*events, self._event(f"{part['type']}.delta", content_index=0, delta=text, **logprobs)]
 
     def _open_text(self, kind: str) -> list[Event]:

@@ -13,13 +13,14 @@ from localspec.answers.stream import Start
 from localspec.llm import LLM
 from localspec.server.answers import respond
 from localspec.server.body import read_body
-from localspec.server.describe import takes
+from localspec.server.describe import endpoint, takes
 from localspec.server.faults import ApiError, as_api_error, bad_request
+from localspec.server.logprobs import Pieces, TextTokens, token_logprob
 from localspec.server.options import field_names
-from localspec.server.plan import chat_plan
-from localspec.server.reader import Reader, merged
+from localspec.server.plan import SHOWN_TOKENS, chat_plan
+from localspec.server.reader import Delta, Reader, merged
 from localspec.server.replies import Json
-from localspec.server.response_input import chat_request
+from localspec.server.response_input import chat_request, wants_logprobs
 from localspec.server.response_items import OutputItems
 from localspec.server.response_schemas import ResponseRequest
 from localspec.server.response_store import Kept, ResponseStore
@@ -27,6 +28,7 @@ from localspec.server.routes import check_model
 from localspec.server.schemas import ChatRequest
 from localspec.server.service import Service
 from localspec.server.settings import Settings
+from localspec.server.truncation import fitting_plan
 from localspec.server.usage import timings, usage
 
 Payload = dict[str, Any]
@@ -54,7 +56,10 @@ class AnswerItemsFormat:
         self._deltas: list[dict[str, Any]] = []
         self._payload = _head(body, settings)
         try:
-            plan = chat_plan(chat, llm, settings)
+            if body.truncation == "auto":
+                plan, self._payload["dropped_messages"] = fitting_plan(chat, llm, settings)
+            else:
+                plan = chat_plan(chat, llm, settings)
             stream = llm.stream(plan.ids, **plan.options)  # refuses what is not right
         except Exception as error:
             raise _renamed(error, chat) from error
@@ -63,6 +68,9 @@ class AnswerItemsFormat:
                 {name: text.replace(*_FUNCTION) for name, text in warning.items()} for warning in warnings
             ]
         self._reader = plan.reader()
+        self._pieces = Pieces(llm, SHOWN_TOKENS)
+        self._tokens = TextTokens(self._pieces.shown) if wants_logprobs(body) else None
+        self._pending: list[tuple[str, list[Payload]]] = []
         self.starts: list[Start] = [lambda: stream]
 
     def opening(self, _index: int) -> list[Payload]:
@@ -71,10 +79,10 @@ class AnswerItemsFormat:
 
     def events(self, _index: int, chunk: Chunk) -> list[Payload]:
         """Events as the items grow; the last one holds the whole response."""
-        deltas = self._reader.push(chunk.text, len(chunk.tokens))
+        deltas = self._read(chunk)
         if chunk.completion is None:
             return self._numbered(self._items(deltas))
-        events = self._items(deltas + self._reader.finish())
+        events = self._items(deltas + self._with_logprobs(self._reader.finish()))
         status = "completed" if chunk.completion.finish_reason == "stop" else "incomplete"
         if not self._output.items:
             events += self._output.empty()
@@ -97,6 +105,40 @@ class AnswerItemsFormat:
         for chunk in chunks[0]:
             self.events(0, chunk)
         return self._payload
+
+    def _read(self, chunk: Chunk) -> list[Delta]:
+        """What the reader makes of a chunk; token by token where each is to be told, for the text alone has them."""
+        if self._tokens is None:
+            return self._reader.push(chunk.text, len(chunk.tokens))
+        deltas = []
+        for text, tokens in self._tokens.split(chunk):
+            told = [token_logprob(token.logprob, self._pieces) for token in tokens if token.logprob]
+            self._pending.append((text, told))
+            deltas += self._with_logprobs(self._reader.push(text, len(tokens)))
+        return deltas
+
+    def _with_logprobs(self, deltas: list[Delta]) -> list[Delta]:
+        """Deltas, those of the text with their tokens; those of thoughts, calls and what encloses them are dropped."""
+        for delta in deltas:
+            if delta.get("content"):
+                delta["logprobs"] = self._claim(delta["content"])
+            else:
+                self._pending = []
+        return deltas
+
+    def _claim(self, text: str) -> list[Payload]:
+        """The tokens of `text` among those read since; what may be held back behind it keeps its own."""
+        start = max("".join(piece for piece, _ in self._pending).rfind(text), 0)
+        claimed: list[Payload] = []
+        at, rest = 0, []
+        for piece, tokens in self._pending:
+            if at >= start + len(text):
+                rest.append((piece, tokens))
+            elif at >= start or at + len(piece) > start:
+                claimed += tokens
+            at += len(piece)
+        self._pending = rest
+        return claimed
 
     def _items(self, deltas: list[dict[str, Any]]) -> list[Payload]:
         self._deltas += deltas
@@ -154,6 +196,7 @@ def _head(body: ResponseRequest, settings: Settings) -> Payload:
     given = body.text.format if body.text else None
     form = {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_none=True)
     return {
+        "background": False,
         "id": f"resp_{secrets.token_hex(24)}",
         "object": "response",
         "created_at": int(time.time()),
@@ -174,7 +217,8 @@ def _head(body: ResponseRequest, settings: Settings) -> Payload:
         "tool_choice": body.tool_choice or "auto",
         "tools": body.tools or [],
         "top_p": params.top_p if body.top_p is None else body.top_p,
-        "truncation": "disabled",
+        "top_logprobs": body.top_logprobs or 0,
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": body.user,
     }
@@ -188,15 +232,16 @@ def _renamed(error: Exception, chat: ChatRequest) -> ApiError:
         param = _FIELDS.get(param, param).replace(*_FUNCTION)
     message = refused.message.replace(*_FUNCTION)
     return ApiError(
-        refused.status, message, kind=refused.kind, param=param, code=refused.code, headers=refused.headers
-    )
+        refused.status, message, kind=refused.kind, param=param, code=refused.code, headers=refused.headers,
+        facts=refused.facts,
+    )  # fmt: skip
 
 
 def response_routes(service: Service) -> APIRouter:
     """Routes that make responses, show them again and delete them."""
     router, settings, store = APIRouter(), service.settings, ResponseStore()
 
-    @router.post("/v1/responses", **takes(ResponseRequest))
+    @endpoint(router, "POST", "/responses", openai=True, **takes(ResponseRequest))
     async def responses(request: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(request, ResponseRequest, service)
@@ -205,7 +250,7 @@ def response_routes(service: Service) -> APIRouter:
             service, request, lambda llm: AnswerItemsFormat(body, llm, settings, store), body
         )
 
-    @router.get("/v1/responses/{response_id}")
+    @endpoint(router, "GET", "/responses/{response_id}", openai=True)
     async def retrieve(response_id: str) -> Response:
         """A response that is still kept."""
         kept = store.get(response_id)
@@ -213,7 +258,7 @@ def response_routes(service: Service) -> APIRouter:
             raise _unknown(response_id)
         return Json(kept.payload)
 
-    @router.delete("/v1/responses/{response_id}")
+    @endpoint(router, "DELETE", "/responses/{response_id}", openai=True)
     async def delete(response_id: str) -> Response:
         """Forget a response."""
         if not store.remove(response_id):

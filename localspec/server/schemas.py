@@ -114,7 +114,7 @@ class Sampling(Body):
     repeat_last_n: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: Named[float] | Items[Items[int | float | bool]] | None = None
+    logit_bias: Named[float] | Items[Items[int | float | bool | str]] | None = None
     response_format: ResponseFormat | None = None
     json_schema: JsonObject | bool | None = None
     grammar: str | None = None
@@ -135,6 +135,9 @@ class ChatRequest(Sampling):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: JsonObject | None = None
+    modalities: Items[str] | None = None
+    audio: JsonObject | None = None
+    functions: Items[JsonObject] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 

@@ -64,7 +64,6 @@ def serve(
     load: Callable[[], LLM],
     settings: Settings,
     listening: socket.socket,
-    cancel_load: Callable[[], object] = lambda: None,
 ) -> None:
     """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised, unless it was ended early."""
     errors: list[BaseException] = []
@@ -73,7 +72,7 @@ def serve(
         errors.append(error)
         server.stop()
 
-    app = create_app(load, settings, failed, cancel_load)
+    app = create_app(load, settings, failed)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -14,6 +14,7 @@ from localspec.server.faults import queue_full, stopping, unavailable
 from localspec.server.job import Job
 from localspec.server.metrics import Metrics
 from localspec.server.settings import Settings
+from localspec.system.load_watch import LoadWatch, watching
 
 
 class Startable(Protocol):
@@ -39,6 +40,8 @@ class Service:
         self.metrics = Metrics()
         self.stopping = False
         self._llm: LLM | None = None
+        self._watch = LoadWatch(self._note)
+        self._stage, self._share = "starting", 0.0
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="localspec-worker")
         self._places = 0
         self._jobs: set[Job] = set()
@@ -50,8 +53,16 @@ class Service:
         if self.stopping:
             raise stopping()
         if self._llm is None:
-            raise unavailable("The model is being loaded.", "loading")
+            percent = f"{round(100 * self._share)} %"
+            raise unavailable(
+                f"The model is not ready yet: {self._stage} ({percent}).", "loading",
+                {"stage": self._stage, "progress": self._share},
+            )  # fmt: skip
         return self._llm
+
+    def _note(self, stage: str, share: float) -> None:
+        """In the loading thread: how far the load has come."""
+        self._stage, self._share = stage, share
 
     @property
     def busy(self) -> int:
@@ -84,8 +95,17 @@ class Service:
             self._limits.discard(limit)
 
     async def load(self, load: Callable[[], LLM]) -> None:
-        """Load the engine in the worker thread. Raises what `load` raises."""
-        self._llm = await asyncio.get_running_loop().run_in_executor(self._worker, load)
+        """Load the engine in the worker thread. Raises what `load` raises, `LoadCancelled` after `end_load`."""
+
+        def watched() -> LLM:
+            with watching(self._watch):
+                return load()
+
+        self._llm = await asyncio.get_running_loop().run_in_executor(self._worker, watched)
+
+    def end_load(self) -> None:
+        """End a load that has not come to its end, as early as can be."""
+        self._watch.cancel()
 
     async def submit(self, prepare: Callable[[LLM], F]) -> tuple[F, Job]:
         """Check and prepare in a thread, then queue for the worker.

@@ -12,9 +12,10 @@ MAX_BODY = 4 * 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """name: the model's name for clients; names: others that are understood as well.
+    """name: the model's name for clients; names: others that are understood as well; any_model: and so is every other.
 
-    api_key: required in `Authorization: Bearer`, unless None. cors: origins of web pages that may ask; "*" is all.
+    api_key: required in `Authorization: Bearer` or `X-Api-Key`, unless None.
+    cors: origins of web pages that may ask; "*" is all.
     queue: requests that may wait besides the one that is answered. timeout: seconds for a request, waiting included.
     grace: seconds that running answers get when the server stops. max_body: bytes of one request.
     params, answering: what holds where a request says nothing (`answering`: other keyword arguments of `LLM.stream`).
@@ -22,6 +23,7 @@ class Settings:
 
     name: str
     names: tuple[str, ...] = ()
+    any_model: bool = False
     api_key: str | None = None
     cors: tuple[str, ...] = ()
     queue: int = 8

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localspec.checks import shown
+from localspec.checks import check_characters, shown
 from localspec.errors import InvalidRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -240,12 +240,5 @@ def checked_text(text: object, what: str, *, name: str) -> str:
         raise InvalidRequest(
             f"{what} holds a NUL character at position {text.index(chr(0))}.", "Remove it.", name=name
         )
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"{what} holds half a surrogate pair (U+{ord(text[error.start]):04X}) at position {error.start}.",
-            "Decode the text as UTF-8, or remove the character.",
-            name=name,
-        ) from None
+    check_characters(text, what, name=name)
     return text
