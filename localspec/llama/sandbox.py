@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -39,7 +39,7 @@ _SOURCE, _NODES = 1 << 18, 20_000
 _BITS = 1 << 16
 """Of whole numbers: the time of dividing them grows with the square."""
 _MOST_PARTS = 100_000
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type[Iterable[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _SPLITS = ("split", "rsplit", "splitlines")
 
 
@@ -94,7 +94,7 @@ def _size(value: Any, most: int) -> int:
         elif isinstance(item, Namespace):
             waiting.append(object.__getattribute__(item, "_Namespace__attrs"))
         elif isinstance(item, (list, tuple, set, frozenset, *_VIEWS)):
-            waiting += item
+            waiting.extend(item)
         total += 16
         if total > most:
             raise TooMuch("it makes a value that is too large")
