@@ -31,6 +31,7 @@ HYBRID = frozenset(
 
 EQUAL_HEADS = frozenset(
     {
+        "gpt-oss", "jamba",
         "afmoe", "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom",
         "chameleon", "chatglm", "codeshell", "cogvlm", "cohere2", "cohere2moe", "command-r", "dbrx", "deci",
         "deepseek", "deepseek4", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4",
@@ -81,10 +82,18 @@ LAYERS_DIFFER = NO_ATTENTION_IN_SOME | {
 }  # fmt: skip
 """Layers may have different numbers of heads; elsewhere the shapes of the first hold for all."""
 
+TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
+"""The running state is twice as wide as the hidden state."""
+
+DELTA_NET = frozenset({"qwen35", "qwen35moe", "qwen3next", "qwen4exp"})
+"""The running state is a square for each of `ssm.time_step_rank` heads."""
+
 ONE_KV_EACH = frozenset({"deepseek2-ocr", "dots1"})
 """Each head has keys and values of its own."""
 
-GATED = frozenset({"bailingmoe2", "bailingmoe3", "deepseek32", "dots1", "dots3note", "exaone-moe"})
+GATED = frozenset(
+    {"bailingmoe2", "bailingmoe3", "deepseek32", "dots1", "dots3note", "exaone-moe", "minimax-m2"}
+)
 """How the weights of experts are made must stand in the file."""
 
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localspec.gguf.architectures import (
+    DELTA_NET,
     EQUAL_HEADS,
     GATED,
     LAYERS_DIFFER,
     NO_ATTENTION_IN_SOME,
     NO_ROPE,
     ONE_KV_EACH,
+    TWICE_AS_WIDE,
     WHOLE_ROPE,
 )
 from localspec.gguf.reader import Numbers, Scalar
@@ -56,7 +58,8 @@ def check_limits(architecture: str, scalars: Mapping[str, Scalar], arrays: Mappi
     figures.one("embedding_length", 1, 1, _MAX_SIZE)
     num_layers = figures.one("block_count", _MAX_LAYERS, 1, _MAX_LAYERS)
     figures.one("nextn_predict_layers", 0, 0, num_layers)
-    figures.one("attention.sliding_window", 0, 0, _MAX_WINDOW)
+    figures.one("attention.sliding_window", 1, 1 if architecture == "llama4" else 0, _MAX_WINDOW)
+    figures.one("full_attention_interval", 1, 1, _MAX_SIZE)
     for key, low, high in _DEMANDS.get(architecture, ()):
         figures.required(key, low, high)
     _check_heads(figures, num_layers)
@@ -203,26 +206,34 @@ def _check_layer_kinds(figures: _Figures, num_layers: int) -> None:
         pool = figures.one("attention.indexer.kpool", 4, 2, _MAX_SIZE)
         if figures.one("attention.indexer.top_k", 0, 0, _MAX_SIZE) % pool:
             raise GGUFFault(f"its {architecture}.attention.indexer.top_k is no multiple of its kpool, {pool}")
-    if architecture == "gemma4":
-        _check_shared_layers(figures, num_layers)
+    if architecture in ("gemma4", "mimo2"):
+        _check_windows(figures, num_layers)
+    inner, state = (figures.one(f"ssm.{key}", 0, 0, _MAX_SIZE) for key in ("inner_size", "state_size"))
+    rank, groups = (figures.one(f"ssm.{key}", 0, 0, _MAX_SIZE) for key in ("time_step_rank", "group_count"))
+    if architecture in DELTA_NET and (inner != state * rank or not groups or rank % groups):
+        raise GGUFFault(
+            f"its ssm.inner_size is {inner}, and not ssm.state_size {state} times ssm.time_step_rank {rank}, "
+            f"or its ssm.group_count {groups} does not divide the last"
+        )
     size = figures.one("wkv.head_size", 0, 0, _MAX_SIZE)
     width = figures.one("embedding_length", 1, 1, _MAX_SIZE)
+    if architecture in TWICE_AS_WIDE and inner != 2 * width:
+        raise GGUFFault(f"its {architecture}.ssm.inner_size is {inner}, and {2 * width} is possible")
     if size and width % size:
         raise GGUFFault(f"its {architecture}.wkv.head_size is {size}, which does not divide {width}")
 
 
-def _check_shared_layers(figures: _Figures, num_layers: int) -> None:
-    """The last layers of a Gemma 4 use the keys and values of the last ones of their kind that have some."""
-    pattern = figures.arrays.get("gemma4.attention.sliding_window_pattern", ())
+def _check_windows(figures: _Figures, num_layers: int) -> None:
+    """Some layer has a sliding window; layers that share keys and values do so with the last before of their kind."""
+    pattern = figures.arrays.get(f"{figures.architecture}.attention.sliding_window_pattern", ())
     if not any(pattern):
-        raise GGUFFault(f"its gemma4.attention.sliding_window_pattern is {_short(pattern)}, and some slide")
+        raise GGUFFault(f"its {figures.architecture}.attention.sliding_window_pattern is {_short(pattern)}")
     shared = figures.one("attention.shared_kv_layers", 0, 0, max(num_layers - 2, 0))
     own, kinds = num_layers - shared, (*pattern, *(False,) * num_layers)
     for kind in {bool(one) for one in kinds[own:num_layers]}:
         if bool(kinds[own - 2 if kind else own - 1]) is not kind:
-            raise GGUFFault(
-                f"its gemma4.attention.shared_kv_layers is {shared}, and no layer before is of their kind"
-            )
+            name = f"{figures.architecture}.attention.shared_kv_layers"
+            raise GGUFFault(f"its {name} is {shared}, and no layer before is of their kind")
 
 
 def _short(values: Numbers) -> str:
@@ -248,7 +259,7 @@ def _check_experts(figures: _Figures, num_layers: int) -> None:
             raise GGUFFault(f"its {num_experts} experts do not divide into {num_groups} groups")
     if num_experts and architecture in GATED:
         figures.required("expert_gating_func", *_GATING)
-    figures.one("expert_gating_func", 0, 0, _GATING[1])
+    figures.one("expert_gating_func", 1, *_GATING)
 
 
 def _check_gate(scalars: Mapping[str, Scalar]) -> None:
