@@ -31,7 +31,7 @@ HYBRID = frozenset(
 
 EQUAL_HEADS = frozenset(
     {
-        "gpt-oss", "jamba",
+        "gpt-oss", "jamba", "lfm2", "lfm2moe",
         "afmoe", "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom",
         "chameleon", "chatglm", "codeshell", "cogvlm", "cohere2", "cohere2moe", "command-r", "dbrx", "deci",
         "deepseek", "deepseek4", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4",
@@ -92,7 +92,16 @@ ONE_KV_EACH = frozenset({"deepseek2-ocr", "dots1"})
 """Each head has keys and values of its own."""
 
 GATED = frozenset(
-    {"bailingmoe2", "bailingmoe3", "deepseek32", "dots1", "dots3note", "exaone-moe", "minimax-m2"}
+    {
+        "bailingmoe2",
+        "bailingmoe3",
+        "deepseek32",
+        "dots1",
+        "dots3note",
+        "exaone-moe",
+        "minimax-m2",
+        "smallthinker",
+    }
 )
 """How the weights of experts are made must stand in the file."""
 
