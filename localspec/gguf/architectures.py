@@ -99,6 +99,7 @@ GATED = frozenset(
         "dots1",
         "dots3note",
         "exaone-moe",
+        "hy_v4",
         "minimax-m2",
         "smallthinker",
     }

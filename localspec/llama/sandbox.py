@@ -39,7 +39,9 @@ _SOURCE, _NODES = 1 << 18, 20_000
 _BITS = 1 << 16
 """Of whole numbers: the time of dividing them grows with the square."""
 _MOST_PARTS = 100_000
-_VIEWS: tuple[type[Iterable[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_CONTAINERS: tuple[type[Iterable[Any]], ...] = (
+    list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()),
+)  # fmt: skip
 _SPLITS = ("split", "rsplit", "splitlines")
 
 
@@ -93,7 +95,7 @@ def _size(value: Any, most: int) -> int:
             waiting += [*item.keys(), *item.values()]
         elif isinstance(item, Namespace):
             waiting.append(object.__getattribute__(item, "_Namespace__attrs"))
-        elif isinstance(item, (list, tuple, set, frozenset, *_VIEWS)):
+        elif isinstance(item, _CONTAINERS):
             waiting.extend(item)
         total += 16
         if total > most:
