@@ -63,7 +63,7 @@ def _loaded(judgement: Judgement, n_ctx: int) -> str | None:
     try:
         try_load(judgement.target, judgement.draft, EngineOptions(n_ctx=n_ctx))
     except LocalspecError as error:
-        return str(error)
+        return f"{error.message} {error.command}".strip()
     return None
 
 

@@ -45,7 +45,7 @@ def try_load(target: Path, draft: Path | None, options: EngineOptions, *, second
             known = json.loads(notes.read_text(encoding="utf-8"))
     if error := known.get("error"):
         kind = getattr(errors, error["kind"], LocalspecError)
-        raise kind(error["message"], error["remedy"], **error["data"])
+        raise kind(error["message"], error["remedy"], command=error["command"], **error["data"])
     if ended.code != 0 or known.get("stage") != "done":
         names = " and ".join(path.name for path in (target, draft) if path)
         last = ended.said.splitlines()[-1:] if ended.code else []
@@ -82,8 +82,8 @@ def main(order: str) -> None:
                 _compute(context)
         engine.close()
     except LocalspecError as error:
-        kind = type(error).__name__
-        note(error={"kind": kind, "message": error.message, "remedy": error.remedy, "data": error.data})
+        words = {"message": error.message, "remedy": error.remedy, "command": error.command}
+        note(error={"kind": type(error).__name__, **words, "data": error.data})
         return
     note(stage="done")
 
