@@ -20,23 +20,51 @@ _NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
 @click.argument("target")
 @click.argument("draft", required=False)
 @context_option
+@click.option("--load", "with_load", is_flag=True, help="Load them too, in a process of its own.")
 @json_option
 @offline_option
 @click.pass_context
 def check(
-    ctx: click.Context, target: str, draft: str | None, ctx_size: int, as_json: bool, offline: bool
+    ctx: click.Context,
+    target: str,
+    draft: str | None,
+    ctx_size: int,
+    with_load: bool,
+    as_json: bool,
+    offline: bool,
 ) -> None:
-    """Judge whether DRAFT can draft for TARGET, from what their files say: nothing is loaded or downloaded.
+    """Judge whether DRAFT can draft for TARGET, from what their files say: nothing is downloaded.
 
     Each is a GGUF file, the name of a pair, or org/repo:quant on a hub. A pair's name alone stands for both of its
-    files. Ends with exit code 0 where they fit, 1 where not.
+    files. Nothing is loaded without --load, which computes a few tokens in a process of its own: a file on which the
+    library ends the process is told in a sentence. Ends with exit code 0 where they fit, 1 where not.
     """
     judgement, outlook = _judged(target, draft, ctx_size, offline)
+    failure = _loaded(judgement, ctx_size) if with_load and judgement.fits else None
     if as_json:
-        write_json({**judgement.to_dict(), **_described(outlook)})
+        load = {"load_error": failure} if with_load else {}
+        write_json({**judgement.to_dict(), **_described(outlook), **load})
     else:
         _show(judgement, outlook)
-    ctx.exit(0 if judgement.fits else 1)
+        if with_load and judgement.fits:
+            click.echo(printable(f"Load: {failure or 'it works in a process of its own.'}"))
+    ctx.exit(0 if judgement.fits and failure is None else 1)
+
+
+def _loaded(judgement: Judgement, n_ctx: int) -> str | None:
+    """What a load in a child process says against the files, or None."""
+    from localspec.engine.options import EngineOptions
+    from localspec.engine.trial import try_load
+    from localspec.errors import LocalspecError
+
+    absent = [path for path in (judgement.target, judgement.draft) if path and not path.is_file()]
+    if absent:
+        return f"{absent[0].name} is not on this disk: localspec pull fetches it."
+    try:
+        try_load(judgement.target, judgement.draft, EngineOptions(n_ctx=n_ctx))
+    except LocalspecError as error:
+        return f"{error.message} {error.command}".strip()
+    return None
 
 
 def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[Judgement, Prospect | None]:
@@ -67,7 +95,6 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
 
 
 def _show(judgement: Judgement, outlook: Prospect | None) -> None:
-
     lines = [judgement.sentence, *([judgement.command] if judgement.command else [])]
     lines += [f"Verdict: {judgement.verdict}.", ""]
     if outlook is not None:

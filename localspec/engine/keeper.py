@@ -14,6 +14,7 @@ from localspec.engine.draft_copy import improved_engine, load_engine
 from localspec.engine.engine import Engine, describe_drafting
 from localspec.engine.measured_costs import measured_costs, strict_sentence
 from localspec.engine.options import EngineOptions, Notify
+from localspec.engine.trial import try_load
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
 from localspec.system.forks import is_forked
 from localspec.system.load_watch import LoadWatch, watching
@@ -50,6 +51,9 @@ class EngineKeeper:
         self._num_cancels = 0
         self._closed = False
         started = time.monotonic()
+        if order.options.try_first:
+            notify("trying the files in a process of their own")
+            try_load(order.target, order.draft, order.options)
         self._engine: Engine | None = load_engine(
             order.target, order.draft, order.options, order.home, notify
         )

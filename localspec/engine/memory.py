@@ -81,18 +81,18 @@ def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
     """Bytes the KV cache of `options` takes; 0 for a recurrent model, which holds a small state instead."""
     if metadata.is_recurrent:
         return 0
-    heads = max(_number(metadata, "attention.head_count"), 1)
-    heads_kv = _number(metadata, "attention.head_count_kv", heads)
+    heads = max(*metadata.per_layer("attention.head_count"), 1)
+    heads_kv = sum(metadata.per_layer("attention.head_count_kv", heads))  # 0 in a layer without attention
     head_size = metadata.n_embd // heads
     bytes_k = _number(metadata, "attention.key_length", head_size) * _BYTES[options.cache_type_k]
     bytes_v = _number(metadata, "attention.value_length", head_size) * _BYTES[options.cache_type_v]
-    return int(heads_kv * (bytes_k + bytes_v) * metadata.n_layer * options.n_ctx)
+    return int(heads_kv * (bytes_k + bytes_v) * options.n_ctx)
 
 
 def compute_bytes(metadata: Metadata, options: ContextOptions) -> int:
     """A guess: float32 activations of the widest pass, its mask over the context, and its rows of logits, twice."""
     width = min(options.n_batch, options.n_ctx)
-    activations = width * (6 * metadata.n_embd + 3 * _number(metadata, "feed_forward_length"))
+    activations = width * (6 * metadata.n_embd + 3 * max(*metadata.per_layer("feed_forward_length"), 0))
     rows = 2 * min(options.n_outputs, width) * metadata.n_vocab
     return 4 * (activations + width * options.n_ctx + rows)
 

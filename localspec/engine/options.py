@@ -19,7 +19,7 @@ Notify = Callable[[str], None]
 TARGET_ROWS = 32
 """Logit rows of one pass of the target: drafts of up to 31 tokens."""
 
-_SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", "strict")
+_SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", "strict", "try_first")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class EngineOptions:
     no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
     faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
     keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
-    at most `prefix_bytes` of memory. Raises `InvalidRequest`, for `keep_prefixes` and the layers when they are used.
+    at most `prefix_bytes` of memory. try_first: load unknown files in a child process before, so that one which ends
+    it is an error and not a crash (`trial.py`). Raises `InvalidRequest`, for `keep_prefixes` and the layers when they
+    are used.
     """
 
     n_ctx: int = 4096
@@ -51,6 +53,7 @@ class EngineOptions:
     strict: bool = False
     keep_prefixes: int = 4
     prefix_bytes: int = 1 << 30
+    try_first: bool = False
 
     def __post_init__(self) -> None:
         self.context(self.n_ctx, 1)  # checks what it is given
@@ -102,6 +105,7 @@ class LoadOptions(TypedDict, total=False):
     strict: bool
     keep_prefixes: int
     prefix_bytes: int
+    try_first: bool
 
 
 def engine_options(values: dict[str, object]) -> EngineOptions:

@@ -29,6 +29,83 @@ HYBRID = frozenset(
 )
 """Some layers hold a running state beside those with attention."""
 
+EQUAL_HEADS = frozenset(
+    {
+        "gpt-oss", "jamba", "lfm2", "lfm2moe",
+        "afmoe", "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom",
+        "chameleon", "chatglm", "codeshell", "cogvlm", "cohere2", "cohere2moe", "command-r", "dbrx", "deci",
+        "deepseek", "deepseek4", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4",
+        "falcon", "glm4", "glm4moe", "gpt2", "gptneox", "granite", "granite_swa", "granitehybrid",
+        "graniteswitch", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2",
+        "jais", "jais2", "laguna", "llama", "llama4", "maincoder", "maple", "mellum", "minimax-01",
+        "minimax-m2", "minimax-m3", "mistral3", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h",
+        "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
+        "phi3", "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe",
+        "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp", "refact", "seed_oss", "smallthinker",
+        "smollm3", "spark2_5", "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
+    }
+)  # fmt: skip
+"""Keys and values of a head must have one length: llama.cpp asserts it when it computes."""
+
+WHOLE_ROPE = frozenset(
+    {
+        "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx",
+        "deci", "deepseek", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4", "falcon",
+        "granite", "granite_swa", "graniteswitch", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe",
+        "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llama", "llama4", "maincoder", "mellum",
+        "mistral3", "olmo", "olmo2", "olmoe", "orion", "paddleocr",
+        "pangu-embedded", "plamo", "pockettts", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl",
+        "qwen3vlmoe", "seed_oss", "smallthinker", "smollm3", "starcoder2", "talkie", "xverse",
+    }
+)  # fmt: skip
+"""Rotary positions turn all of a head: llama.cpp asserts it when it computes."""
+
+NO_ROPE = frozenset(
+    {
+        "arwkv7", "bloom", "deepseek2-ocr", "glm5-next", "gpt2", "jais", "jamba", "kimi-k3", "kimi-linear",
+        "mamba", "mamba2", "mpt", "nemotron_h", "nemotron_h_moe", "refact", "rwkv6", "rwkv6qwen2", "rwkv7",
+        "starcoder",
+    }
+)  # fmt: skip
+"""Without rotary positions, or with layers that have none: their number of dimensions may be 0."""
+
+NO_ATTENTION_IN_SOME = frozenset(
+    {
+        "bailingmoe3", "deci", "glm5-next", "granitehybrid", "jamba", "kimi-k3", "kimi-linear", "lfm2", "lfm2moe",
+        "nemotron_h", "nemotron_h_moe", "plamo2",
+    }
+)  # fmt: skip
+"""A layer may have no heads: it is a recurrent one, or has no attention at all."""
+
+LAYERS_DIFFER = NO_ATTENTION_IN_SOME | {
+    "dots3note", "gemma4", "laguna", "mimo2", "openelm", "plamo3", "spark2_5", "step35",
+}  # fmt: skip
+"""Layers may have different numbers of heads; elsewhere the shapes of the first hold for all."""
+
+TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
+"""The running state is twice as wide as the hidden state."""
+
+DELTA_NET = frozenset({"qwen35", "qwen35moe", "qwen3next", "qwen4exp"})
+"""The running state is a square for each of `ssm.time_step_rank` heads."""
+
+ONE_KV_EACH = frozenset({"deepseek2-ocr", "dots1"})
+"""Each head has keys and values of its own."""
+
+GATED = frozenset(
+    {
+        "bailingmoe2",
+        "bailingmoe3",
+        "deepseek32",
+        "dots1",
+        "dots3note",
+        "exaone-moe",
+        "hy_v4",
+        "minimax-m2",
+        "smallthinker",
+    }
+)
+"""How the weights of experts are made must stand in the file."""
+
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"
 _EMBEDDING = "an embedding model, which does not write text"
 _DIFFUSION = "a diffusion model, which does not write token after token"

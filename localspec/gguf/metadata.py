@@ -17,7 +17,7 @@ from localspec.errors import ModelFileError
 from localspec.gguf.architectures import HYBRID, NOT_A_TEXT_GENERATOR, RECURRENT
 from localspec.gguf.file_kind import describe
 from localspec.gguf.limits import check_limits
-from localspec.gguf.reader import GGUFHeader, Scalar, parse_header, read_header
+from localspec.gguf.reader import GGUFHeader, Numbers, Scalar, parse_header, read_header
 from localspec.gguf.split import check_part, check_tensor_count, count_of, further_parts, missing_part
 from localspec.gguf.tensors import GGUFFault
 from localspec.gguf.tokenizer_facts import TokenizerFacts, eog_ids, special_texts, tokenizer_facts
@@ -40,7 +40,7 @@ class Metadata:
     token_types: one byte each (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte), or b"".
     bos_id, eos_id, add_bos, add_eos: with llama.cpp's defaults where the file is silent.
     n_vocab: tokens of the vocabulary. n_ctx_train: tokens of context trained for. n_embd: width of a hidden state.
-    key_values: every scalar of the file.
+    key_values: every scalar of the file. numbers: its short arrays of numbers, such as one for each layer.
     """
 
     path: Path
@@ -65,6 +65,13 @@ class Metadata:
     add_eos: bool
     chat_template: str | None = field(repr=False)
     key_values: dict[str, Scalar] = field(repr=False)
+    numbers: dict[str, Numbers] = field(default_factory=dict, repr=False)
+
+    def per_layer(self, name: str, default: int = 0) -> tuple[int, ...]:
+        """A figure of the architecture for each layer: a list in the file, or one that holds for all."""
+        key = f"{self.architecture}.{name}"
+        found = self.numbers.get(key) or (self.key_values.get(key, default),) * self.n_layer
+        return tuple(value if isinstance(value, int) else default for value in found)
 
     @cached_property
     def special_texts(self) -> frozenset[str]:
@@ -169,11 +176,11 @@ def _metadata(path: Path, size: int, header: GGUFHeader) -> Metadata:
     }
     architecture = _architecture(path, scalars, header)
     tokens, types = header.key_values.get(_TOKENS), header.key_values.get(_TOKEN_TYPES)
-    check_limits(architecture, scalars)
+    check_limits(architecture, scalars, header.numbers)
     vocabulary = tokenizer_facts(
         scalars, tokens if isinstance(tokens, tuple) else (), types if isinstance(types, bytes) else b""
     )
-    return _assemble(path, size, architecture, scalars, vocabulary)
+    return _assemble(path, size, architecture, scalars, header.numbers, vocabulary)
 
 
 def _architecture(path: Path, scalars: dict[str, Scalar], header: GGUFHeader) -> str:
@@ -198,7 +205,12 @@ def _architecture(path: Path, scalars: dict[str, Scalar], header: GGUFHeader) ->
 
 
 def _assemble(
-    path: Path, size: int, architecture: str, scalars: dict[str, Scalar], vocabulary: TokenizerFacts
+    path: Path,
+    size: int,
+    architecture: str,
+    scalars: dict[str, Scalar],
+    numbers: dict[str, Numbers],
+    vocabulary: TokenizerFacts,
 ) -> Metadata:
     name, template = scalars.get("general.name"), scalars.get("tokenizer.chat_template")
     return Metadata(
@@ -224,6 +236,7 @@ def _assemble(
         add_eos=vocabulary.add_eos,
         chat_template=template if isinstance(template, str) and template else None,
         key_values=scalars,
+        numbers=numbers,
     )
 
 

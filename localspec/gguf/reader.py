@@ -15,10 +15,12 @@ from localspec.gguf.tensors import MAX_DIMS, GGUFFault, TensorInfo, check_layout
 
 Scalar = int | float | bool | str
 Value = Scalar | tuple[bytes, ...] | bytes
+Numbers = tuple[int | float | bool, ...]
 
 _MAX_STRING = 1 << 24  # bytes; the longest string in practice is a chat template of some 100 kB
 _MAX_STRINGS = 1 << 22  # a vocabulary holds at most some 300 thousand
 _MAX_ARRAY_STRING = 1 << 16  # bytes; one token of a vocabulary
+_MAX_NUMBERS = 512  # of a short array: one for each layer
 _MAX_KEY = 1 << 16
 _MAX_TENSOR_NAME = 63
 _MIN_KEY_VALUE = 8 + 1 + 4 + 1  # bytes: key length, a key of one letter, value type, a value of one byte
@@ -38,8 +40,8 @@ class GGUFHeader:
     """The front part of one file.
 
     version: 2 or 3. key_values: scalars, and the arrays asked for: strings as a tuple of bytes, numbers as
-    their raw little-endian bytes. array_lengths: elements of each array. data_offset: where the weights
-    begin. value_types: GGUF's code of each value's type.
+    their raw little-endian bytes. array_lengths: elements of each array. numbers: every short array of numbers, such
+    as one for each layer. data_offset: where the weights begin. value_types: GGUF's code of each value's type.
     """
 
     version: int
@@ -48,6 +50,7 @@ class GGUFHeader:
     tensors: tuple[TensorInfo, ...]
     data_offset: int
     value_types: dict[str, int]
+    numbers: dict[str, Numbers]
 
 
 class HeaderIncomplete(Exception):
@@ -79,7 +82,9 @@ def _header(reader: _Reader, keep: frozenset[str]) -> GGUFHeader:
     rows = tuple(reader.tensor() for _ in range(num_tensors))
     start = -(-reader.pos // alignment) * alignment if rows else reader.pos
     check_layout(rows, alignment, available=reader.size - start)
-    return GGUFHeader(version, reader.key_values, reader.array_lengths, rows, start, reader.value_types)
+    return GGUFHeader(
+        version, reader.key_values, reader.array_lengths, rows, start, reader.value_types, reader.numbers
+    )
 
 
 class _Reader:
@@ -98,6 +103,7 @@ class _Reader:
         self.array_lengths: dict[str, int] = {}
         self.tensor_names: set[str] = set()
         self.value_types: dict[str, int] = {}
+        self.numbers: dict[str, Numbers] = {}
 
     def preamble(self) -> tuple[int, int, int]:
         """Version, number of tensors, number of key-values."""
@@ -148,6 +154,8 @@ class _Reader:
             what = "is a nested array" if kind == _ARRAY else f"is an array of the unknown type {kind}"
             raise GGUFFault(f"the key {key!r} {what}")
         start = self.skip(form.size * count)
+        if count <= _MAX_NUMBERS:
+            self.numbers[key] = tuple(value for (value,) in form.iter_unpack(self.data[start : self.pos]))
         if key in keep:
             self.key_values[key] = self.data[start : self.pos]
 

@@ -7,71 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from localspec.compute.probe import Device, Probe
-
-_KEPT = 4000
-_ROOT = Path(__file__).resolve().parents[2]
-_CHILD = "import sys; sys.path.append(sys.argv[1]); from localspec.llama.probe import main; main(sys.argv[2])"
+from localspec.system.child import run_in_child
 
 
 def probe_library(seconds: float) -> Probe:
     """Load the library in a child and ask it; whatever becomes of the child is in the answer."""
     with tempfile.TemporaryDirectory(prefix="localspec-probe-") as folder:
         notes = Path(folder) / "notes.json"
-        code, said = _run([sys.executable, "-P", "-c", _CHILD, str(_ROOT), str(notes)], seconds)
-        return _read(notes, code, said)
-
-
-def _run(command: Sequence[str], seconds: float) -> tuple[int | None, str]:
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONFAULTHANDLER": ""},  # its report would bury the library's last words
-        start_new_session=os.name == "posix",
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-    )
-    said = bytearray()
-    reader = threading.Thread(target=_follow, args=(child, said), daemon=True)
-    reader.start()
-    code: int | None
-    try:
-        code = child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        code = None
-    finally:
-        _end(child)
-        reader.join(1.0)  # a grandchild may hold the pipe for longer
-    return code, bytes(said).decode("utf-8", "replace").strip()
-
-
-def _follow(child: subprocess.Popen[bytes], said: bytearray) -> None:
-    """Keep the end of what the child says: a library that talks for ever must not fill the memory."""
-    assert child.stderr is not None
-    with child.stderr as pipe:
-        while block := os.read(pipe.fileno(), 1 << 16):
-            said += block
-            del said[:-_KEPT]
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
-        if os.name == "posix":
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-        child.wait()
+        ended = run_in_child("localspec.llama.probe:main", str(notes), seconds)
+        return _read(notes, ended.code, ended.said)
 
 
 def _read(notes: Path, code: int | None, said: str) -> Probe:
@@ -117,7 +66,6 @@ def main(path: str) -> None:
 
     from localspec.errors import BackendError
 
-    _leave_no_core()
     notes = _Notes(Path(path))
     try:
         notes.add(stage="start", version=metadata.version("llama-cpp-python"))
@@ -135,15 +83,6 @@ def main(path: str) -> None:
     notes.add(features=features_of(llama_cpp.llama_print_system_info()))
     backends, devices = _devices()
     notes.add(backends=backends, devices=devices, stage="done")
-
-
-def _leave_no_core() -> None:
-    """A crash that is expected and explained needs no memory image on the user's disk."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def features_of(system_info: bytes) -> dict[str, int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec.errors import TemplateError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _OWN = ("messages", "eos_token", "bos_token", "raise_exception", "add_generation_prompt", "strftime_now")
 """Set here: a caller's variables of these names are passed over."""
@@ -18,8 +21,8 @@ class ChatTemplate:
     metadata_template: the Jinja text of the file, or None. bos, eos: texts of those tokens, "" for none.
     name: what to call the model in an error.
 
-    Templates come from strangers: llama-cpp-python's formatter runs them in Jinja's immutable sandbox,
-    without files, attributes of Python objects, or any way to change the messages.
+    Templates come from strangers: they run in Jinja's immutable sandbox, without files, attributes of Python objects,
+    or any way to change the messages, and within bounds on memory, output, steps and time (`sandbox.py`).
     """
 
     def __init__(self, metadata_template: str | None, *, bos: str, eos: str, name: str) -> None:
@@ -27,7 +30,6 @@ class ChatTemplate:
         self._source = metadata_template
         self._bos = bos
         self._eos = eos
-        self._formatters: dict[bool, Any] = {}
 
     @property
     def source(self) -> str | None:
@@ -37,16 +39,13 @@ class ChatTemplate:
     @cached_property
     def variables(self) -> frozenset[str]:
         """Names that the template asks for: `tools`, `enable_thinking`, ... Empty for one that cannot be read."""
-        from jinja2 import TemplateError as JinjaError
         from jinja2 import meta
 
         try:
-            formatter = self._compile(True)
-            return frozenset(
-                meta.find_undeclared_variables(formatter._environment.environment.parse(self._source))
-            )
-        except (TemplateError, JinjaError):
+            parsed = self._compiled.environment.parse(self._source or "")
+        except TemplateError:
             return frozenset()
+        return frozenset(meta.find_undeclared_variables(parsed))
 
     def render(
         self,
@@ -68,14 +67,23 @@ class ChatTemplate:
                 "Leave tools out, or use a model that was trained to call them.",
                 name="tools",
             )
-        variables = {name: value for name, value in variables.items() if name not in _OWN}
-        formatter = self._formatters.get(add_generation_prompt)
-        if formatter is None:
-            formatter = self._compile(add_generation_prompt)
-            self._formatters[add_generation_prompt] = formatter
+        template = self._compiled
+        from localspec.llama.sandbox import allowance
+
+        told = {
+            **dict.fromkeys(("functions", "function_call", "tool_choice")),  # as llama-cpp-python does
+            **{name: value for name, value in variables.items() if name not in _OWN},
+            "messages": messages,
+            "tools": list(tools) if tools else None,
+            "bos_token": self._bos,
+            "eos_token": self._eos,
+            "raise_exception": _reject,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return str(formatter(messages=messages, tools=list(tools) if tools else None, **variables).prompt)
-        except ValueError as error:  # what the formatter's raise_exception raises
+            with allowance(told):
+                return template.render(told)
+        except ValueError as error:  # what raise_exception raises
             raise TemplateError(
                 f"The chat template of {self.name} rejects these messages: {_one_line(error)}.",
                 "Change their roles or order, or give a plain prompt.",
@@ -83,20 +91,17 @@ class ChatTemplate:
         except Exception as error:
             raise self._broken(error) from error
 
-    def _compile(self, add_generation_prompt: bool) -> Any:
+    @cached_property
+    def _compiled(self) -> Template:
         if self._source is None:
             raise TemplateError(
                 f"{self.name} has no chat template in its file.", "Give a plain prompt instead of messages."
             )
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+        from localspec.llama.sandbox import Sandbox, allowance, checked_source
 
         try:
-            return Jinja2ChatFormatter(
-                self._source,
-                eos_token=self._eos,
-                bos_token=self._bos,
-                add_generation_prompt=add_generation_prompt,
-            )
+            with allowance():
+                return Sandbox().from_string(checked_source(self._source))
         except Exception as error:
             raise self._broken(error) from error
 
@@ -105,6 +110,10 @@ class ChatTemplate:
             f"The chat template of {self.name} does not work: {type(error).__name__}: {_one_line(error)}.",
             "Give a plain prompt instead of messages, or use another file of this model.",
         )
+
+
+def _reject(message: str) -> None:
+    raise ValueError(message)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,0 +1,148 @@
+"""Work that may end its process, done in a child: a signal, an abort or a hang there is a fact here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+_KEPT = 4000
+_ROOT = Path(__file__).resolve().parents[2]
+_CHILD = (
+    "import sys; sys.path.append(sys.argv[1]); from localspec.system.child import enter; enter(*sys.argv[2:])"
+)
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended. code: exit code, negative for a signal, None where the time was up. said: its last words."""
+
+    code: int | None
+    said: str
+
+    @property
+    def how(self) -> str:
+        """In words, as the end of "It ..."."""
+        if self.code is None:
+            return "did not end in time"
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        why = {"SIGKILL": ", as a system short of memory ends one", "SIGABRT": " (a failed assertion)"}
+        return f"was ended by {name}{why.get(name, '')}"
+
+
+def run_in_child(
+    entry: str, argument: str, seconds: float, check: Callable[[], None] = lambda: None
+) -> Ended:
+    """Call the function `entry`, "package.module:name", with `argument` in a process of its own.
+
+    check: called all the while; what it raises ends the child. In a frozen program (PyInstaller and others) Python's
+    multiprocessing starts the child, for which the program must call `multiprocessing.freeze_support()` first of all.
+    """
+    with tempfile.TemporaryDirectory(prefix="localspec-child-", ignore_cleanup_errors=True) as folder:
+        said = Path(folder) / "said"
+        said.touch()
+        child = _Spawned(entry, argument, said) if _is_frozen() else _Started(entry, argument, said)
+        ends = time.monotonic() + seconds
+        try:
+            while (code := child.wait(_POLL)) is None and time.monotonic() < ends:
+                check()
+        finally:
+            child.end()
+        return Ended(code, _end_of(said))
+
+
+def _is_frozen() -> bool:
+    return bool(getattr(sys, "frozen", False))
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _KEPT, 0))
+        return file.read(_KEPT).decode("utf-8", "replace").strip()
+
+
+class _Started:
+    """An interpreter of its own, which knows nothing of the application's main module."""
+
+    def __init__(self, entry: str, argument: str, said: Path) -> None:
+        with said.open("ab") as file:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _CHILD, str(_ROOT), entry, argument, str(said)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                env={
+                    **os.environ,
+                    "PYTHONFAULTHANDLER": "",
+                },  # its report would bury the library's last words
+                start_new_session=os.name == "posix",
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+
+    def wait(self, seconds: float) -> int | None:
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        if self._child.poll() is None:
+            if os.name == "posix":
+                os.killpg(self._child.pid, signal.SIGKILL)
+            else:
+                self._child.kill()
+            self._child.wait()
+
+
+class _Spawned:
+    """The application itself, started again by multiprocessing: a frozen one has no interpreter beside it."""
+
+    def __init__(self, entry: str, argument: str, said: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._child = context.Process(target=enter, args=(entry, argument, str(said)), daemon=True)
+        self._child.start()
+
+    def wait(self, seconds: float) -> int | None:
+        self._child.join(seconds)
+        return self._child.exitcode
+
+    def end(self) -> None:
+        if self._child.is_alive():
+            self._child.kill()
+            self._child.join()
+
+
+# In the child
+
+
+def enter(entry: str, argument: str, said: str) -> None:
+    """The child: do the work, and let what is written to standard error be found in the file `said`."""
+    _leave_no_core()
+    os.environ["GGML_NO_BACKTRACE"] = "1"  # a debugger that is started for it takes seconds
+    file = os.open(said, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 2)
+    module, _, name = entry.partition(":")
+    getattr(import_module(module), name)(argument)
+
+
+def _leave_no_core() -> None:
+    """A crash that is expected and explained needs no memory image on the user's disk."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
