@@ -37,7 +37,8 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def prepares(monkeypatch):
-    """Every load measures, and makes and tries a copy of the draft."""
+    """Every load that measures makes and tries a copy of the draft."""
+    monkeypatch.setattr("localspec.decoding.calibrate.UNSTEADY", 1e9)
     monkeypatch.setattr("localspec.engine.draft_copy.MIN_BYTES", 0)
     monkeypatch.setattr("localspec.engine.draft_copy._can_pay", lambda *_arguments: True)
     monkeypatch.setattr("localspec.engine.draft_copy.require_room", lambda *_arguments: None)
@@ -63,7 +64,7 @@ def _recording(original, made):
 def test_progress_goes_up_through_every_stage(files, tmp_path, prepares):
     seen = []
     loading = LLM.load_in_background(
-        files["target"], files["draft"], on_progress=seen.append, home=tmp_path, n_ctx=512
+        files["target"], files["draft"], on_progress=seen.append, home=tmp_path, n_ctx=512, calibrate=True
     )
     with loading.result(120) as llm:
         assert loading.done and loading.progress == seen[-1]
@@ -91,7 +92,7 @@ def test_cancel_at_every_stage_frees_everything(files, tmp_path, prepares, opene
             assert loading.cancel()
 
     loading = LLM.load_in_background(
-        files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512
+        files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512, calibrate=True
     )
     begun.set()
     with pytest.raises(LoadCancelled, match="cancelled"):

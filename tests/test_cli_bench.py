@@ -17,7 +17,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import loading_options, model_options
 from localspec.cli.progress import progress_of
 from localspec.decoding.calibrate import Calibration
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context
@@ -163,7 +163,7 @@ def test_an_estimate_from_a_pair_uses_its_measured_costs(
     models: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Costs(CostTable({1: 0.02, 4: 0.03}), CostTable({1: 0.005}))
-    monkeypatch.setattr(calibration, "measured_costs", lambda *_engine, **_options: known)
+    monkeypatch.setattr("localspec.LLM.calibrate", lambda _llm, **_options: known)
     result = estimated(*models, "-q")
     assert result["cost_ratio"] == 0.25
     assert result["verify_cost"] == {"1": 1.0, "4": 1.5}
@@ -216,7 +216,7 @@ def test_calibrate_shows_both_models_and_measures_once(
 ) -> None:
     measured: list[str] = []
 
-    def calibrate(context: Context, *, verifies: bool, min_width: int) -> Calibration:
+    def calibrate(context: Context, *, verifies: bool, min_width: int, skip: object) -> Calibration:
         assert min_width == 1
         measured.append(context.weights.path.name)
         step = 0.01 * len(measured)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec import LLM
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine import draft_copy as preparation
 from localspec.engine.measured_costs import Costs
 from localspec.errors import ModelLoadError, StoreError
@@ -61,7 +61,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     monkeypatch.setattr(preparation, "time_token", machine.time_token)
-    monkeypatch.setattr("localspec.engine.keeper.measured_costs", machine.costs)
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", machine.costs)
     return machine
 
 

@@ -15,7 +15,7 @@ from localspec.checks import StrPath
 from localspec.compute.library import CancelFlag, Context, Library
 from localspec.decoding import session
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Span
 from localspec.engine.engine import Engine, facts_of
 from localspec.engine.libraries import library_for, preferred, reference, watched_flag

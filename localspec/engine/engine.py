@@ -260,8 +260,9 @@ def describe_drafting(
         if controller.can_pay(0):
             sources += " and repeated text"
         else:
+            how = "measured" if controller.measured else "far as is known yet"
             sources = (
-                "from repeated text alone: as measured, passes of the draft model cost more than they save"
+                f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
             )
     return f"on where it pays, {sources}"
 
