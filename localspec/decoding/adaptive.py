@@ -114,13 +114,17 @@ class AdaptiveController:
 
     def plan(self, limit: int, length: int) -> AdaptivePlan:
         """The next round. Nothing is drafted until a few plain ones have shown what the ledger counts in."""
-        limit = min(limit, self.max_width - 1) if self.target.paced else 0
+        limit = min(limit, self._widest - 1) if self.target.paced else 0
         self._plan = AdaptivePlan(self, limit, length)
         return self._plan
 
     def width(self, width: int, limit: int, length: int) -> int:
         """Padded where a wider pass is cheaper. A pass of one token is what plain decoding does: left alone."""
-        return width if width == 1 else self.target.padded_width(width, min(limit, self.max_width), length)
+        return width if width == 1 else self.target.padded_width(width, min(limit, self._widest), length)
+
+    @property
+    def _widest(self) -> int:
+        return min(self.max_width, self.target.reach)
 
     def calm_times(self, limit: int, length: int) -> list[float]:
         """Seconds of a pass by width, 0 to `limit`, at scale 1; padded where that is cheaper, which plain decoding

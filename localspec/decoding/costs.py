@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import sys
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log2
@@ -11,6 +12,8 @@ MAX_DRIFT = 4.0
 """One observation counts as at most this many times faster or slower than expected: a busy moment, not a fact."""
 FOLLOW = 0.1
 """Share (of the logarithm) by which one pass moves the pace of a table that was measured."""
+TRUST = 0.5
+"""The same share for a faster pass than expected, as long as a pace is being learned."""
 PACE_PASSES = 2
 """Passes after which the pace of a machine where nothing was measured is known well enough to draft."""
 WORTH = 18.0
@@ -19,6 +22,8 @@ LEARNED = 0.5
 """Certainty that passes of answers give at most: other programs and the reader shared the machine with them."""
 BUSY = 0.9
 """Certainty that measurements on a busy machine reach at most, however many."""
+LEAST_REACH = 4
+"""Width of a pass that may be risked on a guess."""
 PER_OCTAVE = 0.25
 """Share of a correction that an assumed width takes over from one of half or double its width."""
 
@@ -94,6 +99,12 @@ class CostTable:
         return self._passes >= PACE_PASSES
 
     @property
+    def reach(self) -> int:
+        """The widest pass that may be risked: double of what was seen, so that a wrong guess shows where it is cheap."""
+        known = [width for width in self._widths if self._sure(width) > 0] + list(self._seen)
+        return sys.maxsize if self.measured else max(2 * max(known, default=1), LEAST_REACH)
+
+    @property
     def has_news(self) -> bool:
         """Whether `learned` knows more than when it was last asked: only of what is not certain anyway."""
         return self._has_news
@@ -104,7 +115,9 @@ class CostTable:
         What was measured calmly is moved a little, what was assumed soon follows what is seen.
         """
         ratio = seconds / self.time(width, length)
-        self._has_news |= not self.certain
+        if not self.certain:
+            self._has_news = True
+            self._name(width)
         known = WORTH * self._sure(width) + self._seen.get(width, 0.0)
         self._seen[width] = self._seen.get(width, 0.0) + 1
         if not self.paced or (self._is_plain(width) and not self.certain):
@@ -114,6 +127,14 @@ class CostTable:
         # As long as the curve is in doubt, a wide pass speaks of the curve and not of the machine.
         self.scale *= ratio ** (FOLLOW * min(1.0, (1 + known) / (1 + WORTH)))
         self._correct(width, ratio, 1 / (2 + known))
+
+    def _name(self, width: int) -> None:
+        """Give a width that was interpolated an entry of its own."""
+        if width not in self.seconds:
+            self._now[width] = self._base(width)
+            self.seconds = {**self.seconds, width: self._now[width]}
+            self.certainty = {**self.certainty, width: 0.0}
+            insort(self._widths, width)
 
     def _correct(self, width: int, ratio: float, gain: float) -> None:
         for other in self._widths:
@@ -130,11 +151,14 @@ class CostTable:
 
     def rescale(self, ratio: float) -> None:
         """Learn that a pass took `ratio` times the expected seconds, in whatever widths."""
-        first = self._passes == 0
-        gain = max(FOLLOW, 1 / (1 + self._passes))
+        gain = 1 / (1 + self._passes)
+        low, high = 1 / MAX_DRIFT, MAX_DRIFT
+        if gain > FOLLOW:  # still learning: what else runs makes passes slow, and nothing makes them fast
+            low, high = 0.0, high if self._passes else ratio
+            gain = max(gain, TRUST) if ratio < 1 else gain
         self._passes += 1
         self._has_news |= not self.certain
-        self.scale *= (ratio if first else min(max(ratio, 1 / MAX_DRIFT), MAX_DRIFT)) ** gain
+        self.scale *= min(max(ratio, low), high) ** max(gain, FOLLOW)
 
     def _sure(self, width: int) -> float:
         return self.certainty.get(width, 0.0)
@@ -159,7 +183,7 @@ class CostTable:
 
     def improve(self, found: CostTable, *, slopes: bool, complete: bool) -> None:
         """Take over what was measured just now. slopes: also how it grows with the context. complete: all widths that
-        are measured were, so that no other need be assumed.
+        are ever measured were, so that others are interpolated.
 
         A calm measurement replaces what is less certain; others are averaged. What is still assumed keeps its
         proportion to a pass of one token.
@@ -175,11 +199,13 @@ class CostTable:
                 seconds[width] = seconds[width] ** (1 - share) * new**share
                 certainty[width] = min(sure + old, BUSY)
         pace = seconds[1] / known.seconds[1]
-        assumed = [width for width in seconds if certainty[width] == 0]
-        for width in assumed:
-            seconds[width] *= pace
+        for width in known.seconds:
+            if width in found.seconds or certainty[width] >= 1:
+                continue
             if complete:
                 del seconds[width]
+            elif certainty[width] == 0:
+                seconds[width] *= pace
         source, pace = (found, 1.0) if slopes else (known, pace)
         self.seconds, self.certainty, self.scale = seconds, certainty, 1.0
         self.slope, self.row_slope = pace * source.slope, pace * source.row_slope

@@ -238,7 +238,8 @@ class EngineKeeper:
     @property
     def may_measure(self) -> bool:
         """Whether there is something to measure in idle moments."""
-        return self.adaptive is not None and not self._idle.over and self._costs is not None
+        costs = self._costs
+        return self.adaptive is not None and costs is not None and not (costs.certain or self._idle.over)
 
     def measure_idly(self, stop: Callable[[], bool]) -> None:
         """Measure a little until `stop`, if the weights are in memory. For whoever has the engine's turn."""
