@@ -13,10 +13,10 @@ from localspec.answers.queue import closed
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.answers.stream import AnswerStream, Item, Pump, Start
 from localspec.checks import StrPath, shown
-from localspec.engine.loading import LoadProgress
 from localspec.engine.options import LoadOptions
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
+from localspec.system.progress import Progress, ProgressCallback
 
 
 def put_in_loop(loop: asyncio.AbstractEventLoop, items: asyncio.Queue[Item], item: Item) -> bool:
@@ -86,7 +86,7 @@ class AsyncLLM:
         name_or_target: StrPath,
         draft: StrPath | None = None,
         *,
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_progress: ProgressCallback | None = None,
         **options: Unpack[LoadOptions],
     ) -> AsyncLLM:
         """`LLM.load` in the background; cancelling the task cancels the load. `on_progress` is called in the loop."""
@@ -97,7 +97,7 @@ class AsyncLLM:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(callback, *arguments)
 
-        def tell(progress: LoadProgress) -> None:
+        def tell(progress: Progress) -> None:
             if on_progress is not None:
                 in_loop(on_progress, progress)
 

@@ -28,7 +28,7 @@ from localspec.compute.vocabulary import ChatTemplate
 from localspec.engine.engine import Engine
 from localspec.engine.idle import IdleTimer
 from localspec.engine.keeper import EngineKeeper, Order
-from localspec.engine.loading import Loading, LoadProgress
+from localspec.engine.loading import Loading
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import LoadOptions, Notify, engine_options
 from localspec.errors import LocalspecError
@@ -36,6 +36,7 @@ from localspec.hub.sources import Found, find, find_files, find_folder, find_on_
 from localspec.pairs.catalogue import DEFAULT_PAIR
 from localspec.store.last_use import record_use
 from localspec.system.at_exit import close_at_exit
+from localspec.system.progress import ProgressCallback
 from localspec.text.prompt import render_prompt, text_prompt
 
 log = logging.getLogger(__name__)
@@ -93,12 +94,12 @@ class LLM:
         name_or_target: StrPath,
         draft: StrPath | None = None,
         *,
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_progress: ProgressCallback | None = None,
         **options: Unpack[LoadOptions],
     ) -> Loading[Self]:
         """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises.
 
-        on_progress: called in the loading thread with the stage and the share done.
+        on_progress: called in the loading thread with a `Progress`, some ten times a second.
         """
         own = check_listener("notify", options.get("notify", _ignore))
         if on_progress is not None:

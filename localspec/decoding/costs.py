@@ -100,7 +100,7 @@ class CostTable:
 
     @property
     def reach(self) -> int:
-        """The widest pass that may be risked: double of what was seen, so that a wrong guess shows where it is cheap."""
+        """The widest pass that may be risked: double of what was seen. So a wrong guess shows where it is cheap."""
         known = [width for width in self._widths if self._sure(width) > 0] + list(self._seen)
         return sys.maxsize if self.measured else max(2 * max(known, default=1), LEAST_REACH)
 

@@ -30,6 +30,7 @@ from localspec.store.store import default_home
 from localspec.system.cores import physical_cores
 from localspec.system.disk import require_room, sync
 from localspec.system.load_watch import check_cancelled, stage
+from localspec.system.progress import Stage
 
 CANDIDATES = ("q4_0",)
 """Formats tried. CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
@@ -129,7 +130,7 @@ def try_draft(
     formats = _useful_formats(draft)
     with drafts.lock(source), ExitStack() as opened:
         if formats:
-            stage(f"preparing {draft.name}", 0.90, 0.98)
+            stage(Stage.PREPARE, f"preparing {draft.name}", 0.90, 0.98)
             notify(f"Preparing {draft.name} for this machine, once (some seconds).")
         contexts = {ORIGINAL: loaded or _open(draft, options, library, opened)}
         fault = ""

@@ -26,6 +26,7 @@ from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair, why_no_draft
 from localspec.system.load_watch import stage
+from localspec.system.progress import Stage
 
 READ, LOADED = 0.02, 0.8
 """Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
@@ -55,7 +56,7 @@ class Engine:
     ) -> None:
         self.prefixes = KeptPrefixes(options.keep_prefixes, options.prefix_bytes)
         self.warnings: list[str] = []
-        stage("reading what the files say", 0.0, READ)
+        stage(Stage.READ, "reading what the files say", 0.0, READ)
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
         self.library = library or library_for(target_metadata, draft_metadata)
@@ -110,11 +111,11 @@ class Engine:
         between = READ + (LOADED - READ) * target.size_bytes / (
             target.size_bytes + (draft.size_bytes if draft else 0)
         )
-        stage(f"loading {target.path.name}", READ, between)
+        stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
         self.target, widths = self._open_target(target, n_ctx, loaded)
         self.draft = None
         if draft:
-            stage(f"loading {draft.path.name}", between, LOADED)
+            stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
         self.session = Session(self.target, min_width=widths.low)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)

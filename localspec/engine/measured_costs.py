@@ -22,6 +22,7 @@ from localspec.store.measurements import Measurements, this_machine
 from localspec.system.cores import physical_cores
 from localspec.system.home import default_home
 from localspec.system.load_watch import stage
+from localspec.system.progress import Stage
 
 FORMAT = 2
 log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def measure_costs(
         name = role.context.weights.path.name
         if role.table.certain or skip():
             continue
-        stage(f"measuring {name}", *((0.80, 0.86) if role.verifies else (0.86, 0.90)))
+        stage(Stage.MEASURE, f"measuring {name}", *((0.80, 0.86) if role.verifies else (0.86, 0.90)))
         notify(f"Measuring what a pass of {name} costs here, once (some seconds).")
         log.info("measuring what passes of %s cost", name)
         measured = calibrate(role.context, verifies=role.verifies, min_width=role.min_width, skip=skip)
