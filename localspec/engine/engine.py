@@ -13,7 +13,7 @@ from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Library, Weights
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, chain
+from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, Stop, chain
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Stats
 from localspec.engine.libraries import library_for, reference, watched_flag
@@ -190,6 +190,11 @@ class Engine:
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
 
     @property
+    def draft_stop(self) -> Stop | None:
+        """Why the draft model drafts no more in the latest answer, if so."""
+        return self._model_drafter.stop if self._model_drafter else None
+
+    @property
     def strict_form(self) -> str:
         """What strict mode means for this target, in words."""
         options, low = self.options, self.session.min_width
@@ -253,10 +258,15 @@ def describe_drafting(
     if reason or draft_tokens == 0:
         return f"off: {reason or 'asked for'}"
     sources = "from the draft model" if engine.draft else "from repeated text"
-    if isinstance(draft_tokens, int):
-        return f"on, {draft_tokens} tokens a round {sources}"
-    if stats is not None and not stats.drafted:
-        return "off: nothing in this answer was worth drafting"
+    fixed = isinstance(draft_tokens, int)
+    stop = engine.draft_stop if stats is not None else None
+    if stats is not None and not stats.drafted and (stop or stats.rounds > 1 or not fixed):
+        if stop:
+            return f"off: {stop}"
+        return f"off: nothing in this answer {'could be drafted' if fixed else 'was worth drafting'}"
+    until = f"; {stop}" if stop else ""
+    if fixed:
+        return f"on, {draft_tokens} tokens a round {sources}{until}"
     if engine.draft and controller is not None:
         if controller.can_pay(0):
             sources += " and repeated text"
@@ -265,7 +275,7 @@ def describe_drafting(
             sources = (
                 f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
             )
-    return f"on where it pays, {sources}"
+    return f"on where it pays, {sources}{until}"
 
 
 def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
