@@ -347,8 +347,7 @@ class LLM:
         with self._queue.idle_turn(QUIET_SECONDS) as turn:
             if turn is not None and self._may_measure:
                 self._keeper.measure_idly(lambda: turn.cancelled)
-        if turn is not None:
-            self._keeper.keep_costs()
+                self._keeper.keep_costs()
         return QUIET_SECONDS if self._may_measure and self._keeper.may_measure else None
 
     def close(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -239,6 +241,33 @@ def test_calibrate_shows_both_models_and_measures_once(
     assert measured[2:] == measured[:2]
     assert "Measuring what a pass of target.gguf costs" in again.stderr
     assert json.loads(again.stdout)["target"]["seconds"]["1"] == 0.03
+
+
+@pytest.mark.parametrize("command", ["calibrate", "estimate"])
+def test_ctrl_c_skips_what_is_not_measured_yet(
+    models: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    """The command goes on with what is known; and keeps it, with how certain it is."""
+    seen: list[str] = []
+
+    def calibrate(context: Context, *, skip: Callable[[], bool], **_options: object) -> Calibration:
+        seen.append(context.weights.path.name)
+        assert not skip()
+        signal.raise_signal(signal.SIGINT)
+        assert skip()
+        return Calibration(
+            CostTable({1: 0.5}, certainty={1: 0.3}), steady=False, slopes=False, complete=False
+        )
+
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
+    monkeypatch.setattr(calibration, "default_home", lambda: tmp_path)
+    done = run(command, *models, "--json")
+    assert (done.exit_code, seen) == (0, ["target.gguf"]), done.stderr
+    assert "Skipping what is not measured yet." in done.stderr
+    (kept,) = (tmp_path / "calibration").glob("*.json")
+    table = CostTable.from_dict(json.loads(kept.read_text()))
+    assert table.seconds[1] == 0.5 and table.certainty[1] == 0.3 and not table.measured
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_model_that_cannot_be_drafted_for_is_not_calibrated(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_whoever_comes_ends_the_measuring_pass(files, tmp_path, quiet, monkeypat
             assert engine.target.length() == len(engine.session.tokens) == 0
     elif use == "engine":
         assert llm.engine.target.length() == 0
+        assert llm.engine.session.forward([65])  # it is the caller's, and nothing stops its passes
         eventually(lambda: not measuring())
     elif use == "unload":
         assert llm.unload() and not llm.loaded

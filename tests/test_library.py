@@ -38,6 +38,7 @@ from localspec.measure.audit import Audit, AuditOptions
 from localspec.measure.machine import versions
 from localspec.measure.prompts import builtin_prompts
 from localspec.store.prepared import ORIGINAL
+from localspec.system.progress import Stage
 
 from .fake_library import FakeContext, FakeLibrary
 from .joint import PROMPT, THRESHOLD, exact_joint, p_value
@@ -493,6 +494,7 @@ def test_a_cancelled_load_ends_what_it_measures(
 
     def during() -> None:
         assert begun.wait(10)
+        assert loading.progress.stage == Stage.MEASURE
         read.append(loading.cancel())
 
     monkeypatch.setattr("tests.fake_library.nothing", during)

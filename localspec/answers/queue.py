@@ -142,6 +142,7 @@ class AnswerQueue:
             if mine is not None:
                 with self._changed:
                     self._background = None
+                    self._flag.clear()
                     self._changed.notify_all()
                 self._when_left()
 

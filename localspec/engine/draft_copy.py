@@ -27,7 +27,7 @@ from localspec.gguf.metadata import read_metadata
 from localspec.store.measurements import this_machine
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.store.store import default_home
-from localspec.system.cores import physical_cores
+from localspec.system.cores import busy_share, physical_cores
 from localspec.system.disk import require_room, sync
 from localspec.system.load_watch import check_cancelled, stage
 from localspec.system.progress import Stage
@@ -47,6 +47,8 @@ RESERVE = 1 << 30
 """Bytes that stay free on the disk."""
 UNSTEADY = 1.5
 """Where the median is so many times the least, others are using the machine: a copy that lost gets another trial."""
+BUSY = 0.3
+"""Share of the processors in use from which on the machine is not calm."""
 TURNS, SECONDS = 9, 2.0
 """Samples of each file, and the time after which fewer will do."""
 
@@ -82,10 +84,17 @@ def load_engine(
 
 
 def improved_engine(
-    engine: Engine, draft: StrPath | None, costs: Costs, home: Path | None, notify: Notify
+    engine: Engine,
+    draft: StrPath | None,
+    costs: Costs,
+    home: Path | None,
+    notify: Notify,
+    *,
+    when_calm: bool = False,
 ) -> Engine:
     """The engine with the faster copy of its draft, made and tried now (seconds, once), or the same engine.
 
+    when_calm: another time where other programs use the processors now, for it would take long and be judged wrong.
     draft: the file the engine was asked to draft with. The engine must be idle; it is closed if another is returned.
     """
     options = engine.asked
@@ -95,6 +104,8 @@ def improved_engine(
         return engine
     try:
         if not (_is_due(Path(draft), options, home, engine.library) and _can_pay(engine, Path(draft), costs)):
+            return engine
+        if when_calm and busy_share() > BUSY:
             return engine
         trial = try_draft(
             Path(draft), options, home, notify=notify, loaded=engine.draft, library=engine.library

@@ -201,17 +201,18 @@ class EngineKeeper:
             return FixedLength(draft_tokens)
         return self.adaptive or self._steer(_ignore)
 
-    def _steer(self, notify: Notify, *, improve: bool = False) -> Controller:
+    def _steer(self, notify: Notify, *, improve: bool = False, asked_for: bool = False) -> Controller:
         """Go by what is known of costs: kept, measured or assumed.
 
-        improve: let a faster copy of the draft take its place, where the costs are certain enough to say that it pays.
+        improve: let a faster copy of the draft take its place, where the costs are certain enough to say that it pays;
+        on a busy machine only where that was asked for.
         """
         engine, order = self.engine, self.order
         if engine.no_draft_reason:
             return FixedLength(0)
         costs = self._costs = self._costs or known_costs(engine, order.home)
         if improve and costs.certain:
-            better = improved_engine(engine, order.draft, costs, order.home, notify)
+            better = improved_engine(engine, order.draft, costs, order.home, notify, when_calm=not asked_for)
             if better is not engine:
                 self._engine, self._costs = better, None
                 return self._steer(notify)
@@ -230,7 +231,7 @@ class EngineKeeper:
             self._costs, self.adaptive = known_costs(self.engine, home, redo=redo), None
         measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)
         if self.order.draft_tokens == "auto":
-            self._steer(notify, improve=not skip())
+            self._steer(notify, improve=not skip(), asked_for=True)
             if self._costs is not None:  # of the copy
                 measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)
         return self._costs

@@ -1,4 +1,4 @@
-"""How many processors there are for computing."""
+"""How many processors there are for computing, and how much of them others use now."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ def physical_cores() -> int:
 
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def busy_share(seconds: float = 0.2) -> float:
+    """Share of the processors that is used now, 0 to 1: looks for so many seconds, in which it computes nothing."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=seconds)) / 100
