@@ -25,6 +25,7 @@ from .fakes import random_model
 from .simulation import CURVES, Clock, TimedContext, table
 from .tinygguf import write_gemma, write_pair
 
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 GREEDY = {"temperature": 0, "max_tokens": 12}
 SECONDS = 120
 
@@ -131,26 +132,29 @@ def test_a_conversation_stays_in_the_cells_while_it_is_measured(files, tmp_path,
 
 
 class Interrupted:
-    """A measuring pass that goes on until it is told to end."""
+    """A measuring pass, the `moment`-th, that goes on until it is told to end."""
 
-    def __init__(self, monkeypatch) -> None:
-        self.begun = threading.Event()
+    def __init__(self, monkeypatch, moment: int = 1) -> None:
+        self.begun, self.num_passes = threading.Event(), 0
         timed = Calibrator.time
 
         def endless(calibrator, width):
-            flag = calibrator._context.cancel
-            self.begun.set()
-            eventually(lambda: flag.is_set)
+            self.num_passes += 1
+            if self.num_passes >= moment:
+                flag = calibrator._context.cancel
+                self.begun.set()
+                eventually(lambda: flag.is_set)
             return timed(calibrator, width)
 
         monkeypatch.setattr(Calibrator, "time", endless)
 
 
+@pytest.mark.parametrize("moment", [1, 4, 12])
 @pytest.mark.parametrize("use", ["generate", "exclusive", "unload", "engine", "close", "forget", "cancel"])
-def test_whoever_comes_ends_the_measuring_pass(files, tmp_path, quiet, monkeypatch, use):
+def test_whoever_comes_ends_the_measuring_pass(files, tmp_path, quiet, monkeypatch, use, moment):
     with load(files, tmp_path, draft_tokens=0) as llm:
         expected = llm.generate("abc", **GREEDY).ids
-    pass_ = Interrupted(monkeypatch)
+    pass_ = Interrupted(monkeypatch, moment)
     llm = load(files, tmp_path)
     assert pass_.begun.wait(SECONDS)
     started = time.monotonic()

@@ -143,7 +143,8 @@ class Calibrator:
             if turn > 1 and self._clock() > until:
                 return
             for width in widths:
-                self._samples.setdefault(width, []).append(self.time(width))
+                seconds = self.time(width)
+                self._samples.setdefault(width, []).append(seconds)
                 yield
 
     def _again(self, samples: list[float], until: float) -> Iterator[None]:
