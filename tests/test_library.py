@@ -270,6 +270,7 @@ def test_a_prepared_draft_is_kept_under_the_build(
 
     tried: list[str] = []
     monkeypatch.setattr(draft_copy, "MIN_BYTES", 0)
+    monkeypatch.setattr(draft_copy, "busy_share", lambda: 0.0)
     monkeypatch.setattr(draft_copy, "time_token", time_token)
     monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
 
@@ -448,6 +449,7 @@ def test_a_draft_is_prepared_and_found_for_the_library_that_computes(
 ) -> None:
     """It is not the first one: what was prepared once is used at the next load, under that library's build."""
     monkeypatch.setattr(draft_copy, "MIN_BYTES", 0)
+    monkeypatch.setattr(draft_copy, "busy_share", lambda: 0.0)
     tried: list[int] = []
 
     def time_token(contexts: dict[str, Any]) -> dict[str, list[float]]:

@@ -117,7 +117,7 @@ class Calibrator:
             widths = [width for width in widths if width == 1 or sure.get(width, 0.0) < 1]
         self._widths = widths
         near, far = min(SHORT, room // 4), min(LONG, room // 2)
-        yield from self._fill(self._held + near)
+        yield from self._fill(max(self._held, near))
         self.time(1)  # the first pass of a graph is slower
         yield
         yield from self._turns(widths, repeats, started + 0.5 * max_seconds)
