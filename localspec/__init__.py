@@ -6,6 +6,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from localspec.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from localspec.aio import AsyncLLM
     from localspec.answers.conversation import Conversation
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from localspec.system.progress import Progress, Stage
     from localspec.text.tool_calls import ToolCallParser
 
-__version__ = "0.1.0"
 __all__ = [
     "LLM",
     "AnswerOptions",

@@ -9,7 +9,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
-from localspec.answers.queue import closed
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.answers.stream import AnswerStream, Item, Pump, Start
 from localspec.checks import StrPath, shown
@@ -29,7 +28,7 @@ def put_in_loop(loop: asyncio.AbstractEventLoop, items: asyncio.Queue[Item], ite
 
 
 class AsyncAnswer(AsyncIterator[Chunk]):
-    """The chunks of one answer, as they come.
+    """The chunks of one answer, as they come; the last one carries the completion, as `AnswerStream` says.
 
     Cancelling the task that waits for one closes the answer, and so do `aclose` and dropping this: a conversation then
     goes on as if it had not been asked. The answer is decoded on while nobody reads. Errors of the call itself are
@@ -62,8 +61,11 @@ class AsyncAnswer(AsyncIterator[Chunk]):
     async def aclose(self) -> None:
         """Close it, and wait until the engine is free for the next."""
         self._pump.abandon()
-        while isinstance(await self._items.get(), tuple):
-            pass
+        last = None
+        while isinstance(item := await self._items.get(), tuple):
+            last = item
+        if last is not None and last[1].completion is not None:  # for whoever reads on
+            self._items.put_nowait(last)
         self._items.put_nowait(None)
 
     def __del__(self) -> None:
@@ -127,8 +129,7 @@ class AsyncLLM:
         completion = None
         async for chunk in AsyncAnswer(lambda: self.llm.start(prompt, **options)):
             completion = chunk.completion
-        if completion is None:  # closed between two of its chunks
-            raise closed()
+        assert completion is not None, "the last chunk carries the completion"
         return completion
 
     def ask(self, start: Callable[..., AnswerStream], *arguments: Any, **options: Any) -> AsyncAnswer:

@@ -5,6 +5,7 @@ Numbers are Python's own, numpy's, and any other type that says it is one; never
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import threading
@@ -19,6 +20,8 @@ Listener = TypeVar("Listener", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
 VERIFY = ("auto", "block", "rejection", "coupled")
 """Names of accept rules."""
+WHEN_FULL = ("error", "drop_oldest")
+"""What a conversation may do when its context is full."""
 
 
 def _is_bool(value: object) -> bool:
@@ -53,6 +56,20 @@ def shown(value: object, width: int = 60) -> str:
     except Exception:  # a whole number of more than 4300 digits has no repr
         return f"a {type(value).__name__}"
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for options that are not known, with all that are, the nearest name first."""
+    names = list(known)
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise InvalidRequest(
+            f"There is no option {', '.join(unknown)}.",
+            f"{hint}Known ones are {', '.join(names)}.",
+            name=unknown[0],
+        )
 
 
 def text_or_items(prompt: object) -> str | list[Any]:
@@ -96,9 +113,14 @@ def checked_prompt(prompt: Iterable[int], n_vocab: int, n_ctx: int) -> list[int]
     if len(items) > n_ctx:
         raise PromptTooLong(
             f"The prompt has {len(items)} tokens and the context holds {n_ctx}.",
-            "Shorten it, or load the model with a larger context (n_ctx, -c), where it was trained for one.",
+            "Shorten it, or load the model with a larger n_ctx, where it was trained for one.",
+            command="Shorten it, or give a larger context with -c/--ctx-size, where the model was trained for one.",
             num_tokens=len(items),
             n_ctx=n_ctx,
+        )
+    if any(isinstance(item, Mapping) for item in items):
+        raise InvalidRequest(
+            "The prompt is a list of messages.", "Give it to `chat`; `generate` takes either.", name="prompt"
         )
     return [_checked_id(item, n_vocab, "prompt") for item in items]
 
@@ -137,6 +159,15 @@ def check_verify(value: object) -> str:
     return value
 
 
+def check_when_full(value: object) -> str:
+    """What a conversation does when its context is full. Raises `InvalidRequest` for none of `WHEN_FULL`."""
+    if not isinstance(value, str) or value not in WHEN_FULL:
+        raise InvalidRequest(
+            f"when_full is {shown(value)}.", f"It must be one of {', '.join(WHEN_FULL)}.", name="when_full"
+        )
+    return value
+
+
 def checked_processors(value: object) -> tuple[Callable[..., Any], ...]:
     """Callbacks on logits. Raises `InvalidRequest` for what cannot be called."""
     given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
@@ -159,11 +190,16 @@ def check_listener(name: str, value: Listener) -> Listener:
 
 
 def checked_path(name: str, value: object) -> Path:
-    """The path of a file or folder that an argument gives. Raises `InvalidRequest` naming the argument."""
+    """The path of a file or folder that an argument gives; `~` is the user's. Raises `InvalidRequest` naming it."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path:
         raise InvalidRequest(f"{name} is {shown(value)}.", "Give its path as a text or a Path.", name=name)
-    return Path(path)
+    return user_path(path)
+
+
+def user_path(text: str) -> Path:
+    """A path as a user writes it: `~` is the home folder, also where no shell says so; `~nobody` is itself."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - that of pathlib raises where there is no such user
 
 
 def checked_seconds(value: object) -> float | None:

@@ -1,7 +1,8 @@
 """One tree of errors.
 
 Every error a user or an application can cause is a `LocalspecError`. It carries its data as attributes and
-prints as one sentence that names the value, followed by the remedy. Subclasses stand below their bases here:
+prints as one sentence that names the value, followed by the remedy. A remedy speaks to an application (calls and
+arguments); where the command line has other words for it, they are `command`. Subclasses stand below their bases here:
 
     LocalspecError
       InvalidRequest (also a ValueError): PromptTooLong, NoTokenLeft
@@ -15,20 +16,28 @@ prints as one sentence that names the value, followed by the remedy. Subclasses 
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class LocalspecError(Exception):
     """Base of the tree.
 
     message: one sentence that names the value at fault.
-    remedy:  one sentence that says what to do, or "".
+    remedy:  one sentence that says what to do, in the words of the Python API, or "".
+    command: the remedy in the words of the command line; by default the same.
     data:    the facts behind the sentence, for programs; every item is also an attribute.
     """
 
-    def __init__(self, message: str, remedy: str = "", **data: object) -> None:
+    def __init__(self, message: str, remedy: str = "", *, command: str = "", **data: object) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.command = command or remedy
         self.data = data
+
+    def with_message(self, message: str, **data: object) -> Self:
+        """The same error, with another sentence and further facts."""
+        return type(self)(message, self.remedy, command=self.command, **{**self.data, **data})
 
     def __getattr__(self, name: str) -> object:
         data = self.__dict__.get("data", {})
@@ -157,4 +166,4 @@ class SourceUnreachable(DownloadError):
 
 
 class OfflineError(DownloadError):
-    """The network is needed, and `--offline` forbids it."""
+    """The network is needed, and `offline` forbids it."""

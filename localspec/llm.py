@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.answers.conversation import Conversation
-from localspec.answers.queue import AnswerQueue, Ticket, closed
+from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
 from localspec.answers.stream import AnswerStream
 from localspec.checks import (
@@ -30,8 +30,8 @@ from localspec.engine.idle import IdleTimer
 from localspec.engine.keeper import EngineKeeper, Order
 from localspec.engine.loading import Loading
 from localspec.engine.measured_costs import Costs
-from localspec.engine.options import LoadOptions, Notify, engine_options
-from localspec.errors import LocalspecError
+from localspec.engine.options import LoadOptions, Notify, engine_options, within_machine
+from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
 from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
 from localspec.pairs.catalogue import DEFAULT_PAIR
 from localspec.store.last_use import record_use
@@ -155,8 +155,10 @@ class LLM:
         notify = check_listener("notify", own.pop("notify", _ignore))
         found = find_files(target, draft, home)
         calibrate = checked_switch("calibrate", own.pop("calibrate", False))
-        order = Order(found.target, found.draft, engine_options(own), draft_tokens, found.home, calibrate)
+        engine, cut = within_machine(engine_options(own))
+        order = Order(found.target, found.draft, engine, draft_tokens, found.home, calibrate)
         keeper = EngineKeeper(order, notify)
+        keeper.warnings += cut
         record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
         return cls(keeper, seconds)
 
@@ -214,6 +216,7 @@ class LLM:
     ) -> AnswerStream:
         """Answer a conversation: dicts with `role` and `content`, through the model's own chat template.
 
+        A role is one of OpenAI's; a content is a text, or OpenAI's list of text parts.
         tools: functions the model may call, as OpenAI writes them; its calls stand in the answer's text, where
         `localspec.ToolCallParser` finds them. template_variables: what the template asks for besides,
         such as `enable_thinking`. options: those of `AnswerOptions`.
@@ -230,10 +233,13 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_variables: Mapping[str, Any] | None = None,
         beginning: str = "",
+        ending: str = "answer",
     ) -> list[int]:
         """Prompt ids of a conversation; arguments as for `chat`.
 
         beginning: what the answer begins with, control tokens included; the model takes it for its own.
+        ending: how the prompt ends: with the opening of an "answer"; inside the last "message", an assistant's, which
+        the model then continues; or with "nothing", right behind the last message.
         """
         with self.using() as engine:
             return render_prompt(
@@ -243,6 +249,7 @@ class LLM:
                 tools=tools,
                 beginning=beginning,
                 variables=template_variables,
+                ending=ending,
             )
 
     def stream(self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]) -> AnswerStream:
@@ -259,8 +266,7 @@ class LLM:
         completion = None
         for chunk in self.start(prompt, **options):
             completion = chunk.completion
-        if completion is None:  # closed between two of its chunks
-            raise closed()
+        assert completion is not None, "the last chunk carries the completion"
         return completion
 
     def start(self, prompt: str | Sequence[int] | Messages, **options: Unpack[AnswerOptions]) -> AnswerStream:
@@ -290,9 +296,11 @@ class LLM:
             known = checked_ids(ids, engine.target.n_vocab)
             return b"".join(engine.vocab.piece(token, special=True) for token in known)
 
-    def conversation(self, system: str = "", **defaults: Unpack[AnswerOptions]) -> Conversation:
+    def conversation(
+        self, system: str = "", *, when_full: str = "error", **defaults: Unpack[AnswerOptions]
+    ) -> Conversation:
         """A conversation that keeps its ids; `defaults` hold for its answers. Raises `InvalidRequest`."""
-        return Conversation(self, system, **defaults)
+        return Conversation(self, system, when_full=when_full, **defaults)
 
     @contextmanager
     def using(self) -> Iterator[Engine]:
@@ -309,7 +317,7 @@ class LLM:
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`.
 
-        Those that wait for weights that are loaded again (`unload_after`) raise `LoadCancelled`.
+        Calls that wait for weights that are loaded again (`unload_after`) and have no answer yet raise `LoadCancelled`.
         """
         self._queue.cancel()
         self._keeper.cancel_loading()
@@ -353,8 +361,9 @@ class LLM:
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.
 
-        Called in the middle of an answer or of `using` by the same thread (in a callback, a signal handler), it returns
-        at once, and everything is freed when that has ended.
+        Answers asked for until now end as after `cancel`; calls after it raise `EngineClosed`. Called in the middle of
+        an answer or of `using` by the same thread (in a callback, a signal handler), it returns at once, and everything
+        is freed when that has ended.
         """
         self._stop()
         self._queue.close(self._keeper.close)
@@ -388,14 +397,17 @@ class LLM:
             log.info("refused: %s", error.message)
             raise
         ticket = self._queue.ticket()
-        return AnswerStream(self._queue, ticket, self._answer(request, ticket))
+        return AnswerStream(self._queue, ticket, self._answer(request, ticket, self.drafting))
 
-    def _answer(self, request: Request, ticket: Ticket) -> Iterator[Chunk]:
+    def _answer(self, request: Request, ticket: Ticket, drafting: str) -> Generator[Chunk]:
         with self._queue.admit(ticket) as mine:
             if not mine:
-                yield cancelled_chunk(request, self.drafting)
+                yield cancelled_chunk(request, drafting)
                 return
-            # First, for it may load what was freed.
-            engine = self._keeper.engine
+            try:
+                engine = self._keeper.engine  # may load what was freed
+            except (LoadCancelled, EngineClosed):
+                yield cancelled_chunk(request, drafting)
+                return
             controller = self._keeper.controller(request.draft_tokens)
             yield from answer_chunks(engine, controller, request, ticket)

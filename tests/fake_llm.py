@@ -58,7 +58,7 @@ class FakeLLM:
 
     A question that begins with one of these words gets another answer: `slow` gives words until cancelled,
     `silent` gives nothing until cancelled, `fail` raises after its first word, `say TEXT` gives TEXT,
-    `full` fills the context, `plain` drafts nothing.
+    `full` fills the context, `cut` reaches the longest answer, `plain` drafts nothing.
     """
 
     def __init__(self, drafting: str = "on, 3 tokens a round", warnings: tuple[str, ...] = ()) -> None:
@@ -76,8 +76,8 @@ class FakeLLM:
 
     @contextmanager
     def using(self) -> Iterator[Any]:
-        """As `LLM.using`, with what a conversation needs of an engine."""
-        yield SimpleNamespace(vocab=Letters(), template=Template())
+        """As `LLM.using`, with what a conversation and a chat need of an engine."""
+        yield SimpleNamespace(vocab=Letters(), template=Template(), most_draft_tokens=31)
 
     def stream(
         self,
@@ -124,13 +124,18 @@ class FakeLLM:
             Completion(
                 text=text,
                 ids=tuple(map(ord, text)),
-                finish_reason="cancelled" if self._cancelled.is_set() or not messages else "stop",
+                finish_reason=self._finish_reason(kind),
                 stats=stats,
                 seed=params.seed or 0,
                 drafting=f"{self.drafting} (asked for {draft_tokens})",
                 notice="The context of 4096 tokens is full." if kind == "full" else "",
             ),
         )
+
+    def _finish_reason(self, kind: str) -> str:
+        if kind == "cancelled" or self._cancelled.is_set():
+            return "cancelled"
+        return "length" if kind == "cut" else "stop"
 
     def _pieces(self, kind: str, messages: Messages) -> Iterator[str]:
         if kind in ("slow", "silent"):

@@ -6,9 +6,10 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 
-from localspec.grammar.constraint import constraint_on, notations_of_grammar, notations_of_schema
+from localspec.grammar.constraint import constraint_on
 from localspec.grammar.matching import GrammarConstraint
 from localspec.grammar.nodes import ROOT, Alt, Chars, Node, Ref, Repeat, Seq
+from localspec.grammar.notation import notations_of_grammar, notations_of_schema
 from localspec.grammar.parser import parse_gbnf
 from localspec.grammar.token_table import TokenTable
 

@@ -60,6 +60,7 @@ class Hub:
                   "trickle-headers" sends those so.
     etag, size:   what the metadata say instead of the truth.
     on_probe:     called at every request of metadata.
+    requests:     every request, as method, path and user agent.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class Hub:
     tokens: list[str | None] = field(default_factory=list)
     cdn_tokens: list[str | None] = field(default_factory=list)
     on_probe: Callable[[], None] = lambda: None
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
     cdn: str = ""
     closing: threading.Event = field(default_factory=threading.Event)
@@ -107,6 +109,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         socket.close(self.connection.detach())
         self.close_connection = True
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        self.hub.requests.append((self.command, urlsplit(self.path).path, self.headers.get("User-Agent")))
+        return True
 
     def do_HEAD(self) -> None:
         self.hub.probes += 1

@@ -224,7 +224,7 @@ def test_threads_that_read_one_stream_share_its_chunks(load):
 
 
 def test_close_between_two_chunks_of_a_whole_answer(load, monkeypatch):
-    """`generate` has no more chunks then, and no completion to return."""
+    """`generate` and its kin return what there was until then."""
     llms = [load(), load()]
 
     def closing(self, _next=AnswerStream.__next__):
@@ -235,10 +235,136 @@ def test_close_between_two_chunks_of_a_whole_answer(load, monkeypatch):
         return chunk
 
     monkeypatch.setattr(AnswerStream, "__next__", closing)
-    with pytest.raises(EngineClosed):
-        llms[0].generate("abc", **GREEDY)
-    with pytest.raises(EngineClosed):
-        asyncio.run(AsyncLLM(llms[1]).generate("abc", **GREEDY))
+    for answer in (
+        llms[0].generate("abc", **GREEDY),
+        asyncio.run(AsyncLLM(llms[1]).generate("abc", **GREEDY)),
+    ):
+        assert answer.finish_reason == "cancelled" and answer.ids
+
+
+# The one end of an answer, whoever brings it about
+
+
+ENDS = {
+    "llm.close": lambda llm, answer: llm.close(),
+    "leaving the block": lambda llm, answer: llm.__exit__(None, None, None),
+    "llm.cancel": lambda llm, answer: llm.cancel(),
+    "answer.cancel": lambda llm, answer: answer.cancel(),
+    "answer.close": lambda llm, answer: answer.close(),
+}
+
+
+def read_and_end(llm, place, end):
+    """The chunks of an answer that `end` ends early, once or twice."""
+    chunks, answers = [], []
+
+    def ending(*_):
+        if answers and not answers[0].cancelled:
+            end(llm, answers[0])
+            end(llm, answers[0])
+
+    prompt = "abc" * 60
+    callback = {"logits_processors": [ending]} if place == "the callback" else {}
+    answers.append(llm.stream(prompt, **GREEDY, **callback))
+    if place == "before it is read":
+        ending()
+    for chunk in answers[0]:
+        chunks.append(chunk)
+        if place == "the loop":
+            ending()
+        elif place == "another thread, between two chunks":
+            within(ending)
+        elif place == "another thread" and len(chunks) == 1:
+            threading.Thread(target=ending, daemon=True).start()
+    assert next(answers[0], None) is None and answers[0].ended
+    return chunks
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "place",
+    ["the loop", "another thread, between two chunks", "another thread", "the callback", "before it is read"],
+)
+def test_whoever_ends_an_answer_its_reader_gets_a_last_chunk(load, place, end):
+    chunks = within(lambda: read_and_end(load("deep"), place, ENDS[end]))
+    *before, last = chunks
+    assert last.completion.finish_reason == "cancelled"
+    assert not any(chunk.completion for chunk in before)
+    assert "".join(chunk.text for chunk in chunks) == last.completion.text
+    assert sum((chunk.tokens for chunk in chunks), ()) == last.completion.ids
+    assert last.completion.stats.tokens >= len(last.completion.ids) and len(last.completion.ids) < 300
+    assert bool(before) == (place != "before it is read")
+
+
+@pytest.mark.parametrize("end", ["llm.close", "llm.cancel", "answer.cancel", "answer.aclose"])
+def test_whoever_ends_an_answer_in_a_loop_of_asyncio_its_reader_gets_a_last_chunk(load, end):
+    async def main():
+        llm = AsyncLLM(load("deep"))
+        answer, chunks = llm.stream("abc", **GREEDY), []
+        async for chunk in answer:
+            chunks.append(chunk)
+            if len(chunks) == 1:
+                await {
+                    "llm.close": llm.close,
+                    "answer.aclose": answer.aclose,
+                    "llm.cancel": lambda: asyncio.to_thread(llm.cancel),
+                    "answer.cancel": lambda: asyncio.to_thread(answer.cancel),
+                }[end]()
+        return chunks
+
+    chunks = asyncio.run(asyncio.wait_for(main(), SECONDS))
+    assert chunks[-1].completion.finish_reason == "cancelled" and len(chunks) > 1
+    assert not any(chunk.completion for chunk in chunks[:-1])
+
+
+def test_an_answer_that_is_whole_says_so_whoever_ends_it(load):
+    """Ended between its last round and its last chunk."""
+    for end in ENDS.values():
+        llm = load()
+        answer = llm.stream("abc", **SHORT)
+        chunks = []
+        for chunk in answer:
+            chunks.append(chunk)
+            if sum(len(chunk.tokens) for chunk in chunks) == SHORT["max_tokens"]:
+                end(llm, answer)
+        assert chunks[-1].completion.finish_reason == "length"
+
+
+@pytest.mark.parametrize(("end", "kept"), [("llm.close", 1), ("answer.cancel", 1), ("answer.close", 0)])
+def test_a_conversation_keeps_what_was_cancelled_and_read_to_its_end(load, end, kept):
+    llm = load()
+    talk = llm.conversation(**GREEDY)
+    answer = talk.ask("x")
+    for chunk in answer:
+        if chunk.completion is None:
+            ENDS[end](llm, answer)
+    assert [turn.answer for turn in talk.turns] == [chunk.completion.text] * kept
+
+
+def test_an_answer_in_the_loop_is_not_unloaded(load):
+    llm = load()
+    unloaded = []
+    reasons = []
+    for chunk in llm.stream("abc", **SHORT):
+        unloaded.append(llm.unload())
+        reasons.append(chunk.completion and chunk.completion.finish_reason)
+    assert reasons[-1] == "length" and not any(unloaded)
+
+
+def test_an_answer_that_waits_for_weights_ends_as_every_other(load, monkeypatch):
+    for end in (LLM.cancel, LLM.close):
+        llm = load()
+        answer = llm.stream("abc", **GREEDY)
+        llm.unload()
+
+        def ending(*_arguments, llm=llm, end=end, **_options):
+            end(llm)
+            current_watch().check()
+
+        with monkeypatch.context() as patch:
+            patch.setattr("localspec.engine.keeper.load_engine", ending)
+            (chunk,) = within(lambda answer=answer: list(answer))
+        assert chunk.completion.finish_reason == "cancelled"
 
 
 # Conversations

@@ -34,6 +34,7 @@ class FakeEngine:
     """A target whose token i is the letter of that place in the alphabet."""
 
     no_draft_reason = ""
+    most_draft_tokens = 31
     draft = None
 
     def __init__(

@@ -16,6 +16,7 @@ import pytest
 from localspec.pairs.pair import ModelFile
 from tests.hubkit import HUB, REVISION, make_wheels, model_file
 from tests.hubserver import Hub, running_hub
+from tests.tinygguf import write_llama
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "check_catalogue.py"
 BODY, DRAFT = b"target bytes", b"draft"
@@ -114,6 +115,39 @@ def test_what_is_wrong_is_said_of_the_file_at_fault(
     for number, fault in enumerate(FAULTS.values()):
         assert fault in next(text for name, text in said.items() if name.endswith(f"wrong-{number}")), shown
     assert shown.endswith(f"{len(FAULTS) + 1} pair files, {len(FAULTS)} of them wrong.\n")
+
+
+@pytest.mark.parametrize(
+    ("layers", "code", "words"), [(2, 0, "small: right"), (3, 1, "target.gguf: block_count is 2, not 3")]
+)
+def test_a_shape_is_compared_with_the_header(
+    script: ModuleType,
+    hub: Hub,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    layers: int,
+    code: int,
+    words: str,
+) -> None:
+    body = write_llama(tmp_path / "tiny.gguf", n_layer=2).read_bytes()
+    hub.repos[HUB.repo]["target.gguf"] = body
+    shape = f"""
+[target.shape]
+architecture = "llama"
+vocabulary = 300
+block_count = {layers}
+embedding_length = 64
+feed_forward_length = 128
+"attention.head_count" = 4
+"""
+    write(folder, changed=("[[target.source]]", f"{shape}[[target.source]]"))
+    pair = folder / "small.toml"
+    text = pair.read_text(encoding="utf-8").replace(f"bytes = {len(BODY)}", f"bytes = {len(body)}")
+    sha256 = model_file("target.gguf", BODY).sha256
+    pair.write_text(text.replace(sha256, model_file("target.gguf", body).sha256), encoding="utf-8")
+    assert script.main([str(folder)]) == code
+    assert words in capsys.readouterr().out
 
 
 def test_another_sha256(

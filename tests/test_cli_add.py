@@ -193,7 +193,7 @@ def test_a_draft_of_a_hub_is_judged_before_it_is_fetched(shelf: Shelf, tmp_path:
     other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
     result = run("add", "mine", "-m", other, "-md", "someone/tiny:draft-F32.gguf")
     assert (result.exit_code, "cannot draft for other.gguf" in result.stderr) == (1, True)
-    assert "has not been pulled, and --offline" in run("add", "m", "-m", "someone/tiny", "--offline").stderr
+    assert "has not been pulled, and offline" in run("add", "m", "-m", "someone/tiny", "--offline").stderr
     assert not shelf.home.exists()
 
 

@@ -292,3 +292,31 @@ def test_commands_that_only_load_keep_the_defaults_of_the_rest() -> None:
     names = [{option.name for option in command.params} for command in (full, loads)]
     assert names[0] - names[1] >= {"temp", "seed", "max_tokens", "draft_tokens", "stop"}
     assert {"pair", "target", "draft", "ctx_size", "threads"} <= names[1] <= names[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "complaint"),
+    [
+        ("estimate", ["--acceptance", "1.5"], "The acceptance is 1.5."),
+        ("estimate", ["--acceptance", "nan"], "The acceptance is nan."),
+        ("estimate", ["--plot", "nowhere/speedup.png"], "its folder is not there"),
+        ("estimate", ["--plot", "speedup.gguf"], "there is no format .gguf"),
+        ("estimate", ["--draft-tokens", "32"], "32"),
+        ("bench", ["--draft-tokens", "3,32"], "from 1 to 31"),
+        ("bench", ["-s", "-1"], "seed is -1."),
+        ("audit", ["-c", "0"], "n_ctx is 0."),
+        ("acceptance", ["-t", "0"], "threads is 0."),
+        ("calibrate", ["-ctk", "q3"], "cache_type_k is 'q3'."),
+        ("chat", ["-p", "x", "-c", "-5"], "n_ctx is -5."),
+        ("chat", ["-p", "x", "--temp", "nan"], "temperature is nan."),
+        ("serve", ["-t", "999999"], "threads is 999999."),
+        ("show", ["-c", "0"], "0"),
+    ],
+)
+def test_what_no_model_is_needed_for_is_refused_before_one_is_looked_for(
+    command: str, arguments: list[str], complaint: str
+) -> None:
+    """The pair is known and not on this disk: it would be the next complaint, or a download."""
+    done = run(command, "qwen3-32b", *arguments)
+    assert done.exit_code in (1, 2) and complaint in done.stderr, done.stderr
+    assert "not complete on this disk" not in done.stderr

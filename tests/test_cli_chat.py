@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from localspec.cli import chat as chat_command
 from localspec.cli import download_progress as pulling
-from localspec.cli import main, opening
+from localspec.cli import main, opening, terminal
+from localspec.cli.app import COMMANDS, MEANT
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable
@@ -45,6 +47,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[ModelOptions]:
 
     monkeypatch.setattr(opening, "open_engine", open_engine)
     return options_seen
+
+
+@pytest.fixture(autouse=True)
+def nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No standard input, where `run` gives none."""
+    monkeypatch.setattr(sys, "stdin", None)
 
 
 def fail_to_open(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -114,6 +122,103 @@ def test_input_that_is_no_utf8_names_the_byte(llm: FakeLLM) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith("error: Standard input is not UTF-8: byte 2 is 0xff.")
     assert not llm.calls
+
+
+@pytest.mark.parametrize(
+    "question", [["-p", "Explain this"], ["pair", "Explain this"], ["pair", "Explain", "this"]]
+)
+@pytest.mark.parametrize(
+    ("piped", "asked"),
+    [
+        ("a\nb\n", "Explain this\n\na\nb"),
+        ("\n  a\r\n", "Explain this\n\n\n  a"),
+        ("", "Explain this"),
+        (" \n", "Explain this"),
+    ],
+)
+def test_what_is_piped_in_stands_behind_the_question(
+    llm: FakeLLM, question: list[str], piped: str, asked: str
+) -> None:
+    result = run(*question, stdin=piped)
+    assert (result.exit_code, llm.calls[0]["messages"]) == (0, [{"role": "user", "content": asked}])
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x89PNG\r\n", "utf-16".encode("utf-16"), "text".encode("utf-16-be"), b"a\0b"]
+)
+@pytest.mark.parametrize("question", [[], ["-p", "Explain this"]])
+def test_a_file_that_is_no_text_is_refused(llm: FakeLLM, question: list[str], data: bytes) -> None:
+    result = run(*question, stdin=data)
+    assert (result.exit_code, result.stdout, llm.calls) == (1, "", [])
+    assert result.stderr.startswith("error: Standard input is ") and "UTF-8" in result.stderr
+    assert "byte " in result.stderr
+
+
+class BrokenInput(io.RawIOBase):
+    """Cannot be read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _buffer: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_input_that_cannot_be_read_is_one_sentence(
+    llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(BrokenInput())))
+    with pytest.raises(SystemExit) as ended:
+        main(["chat", "-p", "hi"], prog_name="localspec")
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, llm.calls) == (1, "", [])
+    assert said.err.startswith("error: Standard input cannot be read: Input/output error.\n")
+
+
+def test_input_without_an_end_is_refused_at_a_limit(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "LARGEST_INPUT", 1 << 20)
+    assert run("-p", "x", stdin=b"y\n" * (1 << 19)).exit_code == 0
+    result = run("-p", "x", stdin=b"y\n" * (1 << 19) + b"y")
+    assert result.exit_code == 1 and "error: Standard input holds more than 1 MiB." in result.stderr
+
+
+@pytest.mark.usefixtures("llm")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["pair", "why", "-p", "what"], "QUESTION and -p/--prompt both ask something"),
+        (
+            ["Explain this"],
+            "'Explain this' stands in the place of PAIR. A question goes behind PAIR, or behind -p.",
+        ),
+        (["why " * 200], "stands in the place of PAIR"),
+        (["-m", "x.gguf", "what is a/b?"], "A question goes behind PAIR, or behind -p."),
+    ],
+)
+def test_a_question_in_the_wrong_place_is_told_where_it_goes(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert sentence in " ".join(result.stderr.split())
+
+
+def test_a_path_with_blanks_is_a_path(opened: list[ModelOptions], tmp_path: Path) -> None:
+    (tmp_path / "my model").write_text("")
+    for path in ("My models/x.GGUF", str(tmp_path / "my model")):
+        assert run(path, "hi").exit_code == 0
+    assert [options.files()[0] for options in opened] == [Path("My models/x.GGUF"), tmp_path / "my model"]
+
+
+@pytest.mark.usefixtures("llm")
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_cut_answer_is_said_to_a_person_and_the_answer_stays_clean(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool, watched: bool
+) -> None:
+    monkeypatch.setattr(chat_command, "is_terminal", lambda stream: watched and stream is sys.stdout)
+    result = run(*(["-q"] if quiet else []), "-n", "1", "-p", "cut")
+    assert result.stdout == "user:cut \n"
+    assert ("cut off at 1 token (-n)" in result.stderr) is (watched or not quiet)
+    assert json.loads(run("--json", "-q", "-n", "1", "-p", "cut").stdout)["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("arguments", [[], ["-p", ""], ["-p", " \n"], ["-p", "x", "--system", ""]])
@@ -347,6 +452,7 @@ def test_at_a_terminal_it_asks(
     pulls: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, pulled: bool
 ) -> None:
     monkeypatch.setattr(opening, "can_ask", lambda: True)
+    monkeypatch.setattr(chat_command, "is_terminal", lambda stream: stream is sys.stdin)
     result = run("-p", "hi", stdin=answer)
     assert "The pair tiny is not here.\nDownload it now? [Y/n] " in result.stderr
     assert (result.exit_code, pulls) == ((0, ["tiny"]) if pulled else (1, []))
@@ -507,11 +613,25 @@ def test_the_console_script_is_the_guarded_one() -> None:
     assert project["project"]["scripts"] == {"localspec": "localspec.__main__:main"}
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("serv", "serve"), ("lst", "list"), ("chta", "chat")])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("serv", "serve"),
+        ("lst", "list"),
+        ("chta", "chat"),
+        ("run", "chat"),
+        ("RUN", "chat"),
+        ("download", "pull"),
+    ],
+)
 def test_a_command_that_was_nearly_typed_is_named(typed: str, meant: str) -> None:
     result = CliRunner().invoke(main, [typed])
     assert result.exit_code == 2 and f"Did you mean {meant}" in result.stderr
     assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).stderr
+
+
+def test_what_other_programs_call_it_is_no_command_here() -> None:
+    assert set(MEANT.values()) <= set(COMMANDS) and not set(MEANT) & set(COMMANDS)
 
 
 def test_short_help_is_whole() -> None:

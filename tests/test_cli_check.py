@@ -161,7 +161,7 @@ def known(monkeypatch: pytest.MonkeyPatch, target: ModelFile, draft: ModelFile |
     """One pair named tiny is in the catalogue."""
     tiny = Pair("tiny", "", "MIT", 64, (), target, draft)
 
-    def pair(name: str) -> Pair:
+    def pair(name: str, home: Path | None = None) -> Pair:
         if name != "tiny":
             raise UnknownPair(f"There is no pair named {name!r}.")
         return tiny

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, memory_needed
 from localspec.errors import DiskFull
 from localspec.pairs.catalogue import own_folder, pair
 from localspec.pairs.pair import LocalSource
 from localspec.store import importing
 from localspec.system import disk
+from localspec.system.progress import readable
 from tests.storekit import Shelf, listing, run, start
 from tests.tinygguf import write_llama, write_mamba
 
@@ -53,6 +54,15 @@ def test_the_originals_outlive_the_store(shelf: Shelf) -> None:
     run("import", "-q", *shelf.originals)
     assert run("rm", "tiny", "-y").exit_code == 0
     assert [path.read_bytes() for path in shelf.originals] == bodies
+
+
+def test_rm_claims_no_bytes_that_the_originals_keep(shelf: Shelf, links: bool) -> None:
+    run("import", "-q", *shelf.originals)
+    size = readable(shelf.pair.bytes)
+    removed = run("rm", "tiny", "-y").stdout
+    kept = f"0 bytes freed; {size} stay in use, because the same files have other names too."
+    assert removed == f"Removed tiny, {kept if links else f'{size} freed.'}\n"
+    assert run("rm", "tiny", "-y").stdout == "Nothing of tiny was here.\n"
 
 
 def test_importing_twice_is_importing_once(shelf: Shelf, links: bool) -> None:
@@ -119,6 +129,38 @@ def test_an_unknown_file_is_named_and_the_known_ones_are_taken(shelf: Shelf, tmp
     facts = json.loads(run("import", "-q", "--json", unknown, shelf.originals[0]).stdout)
     assert facts["unknown"] == [str(unknown)]
     assert [entry["file"] for entry in facts["files"]] == [str(shelf.originals[0])]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"some text\n", "is not a GGUF file: it looks like a text file"),
+        (b"", "is empty"),
+        (b"GGUF", "is not a usable GGUF file"),
+    ],
+)
+def test_what_is_no_model_gets_no_advice_to_name_it(
+    shelf: Shelf, tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "mine.gguf").write_bytes(content)
+    result = run("import", "-q", tmp_path / "mine.gguf", shelf.originals[0])
+    assert (result.exit_code, words in result.stderr, "--name" in result.stderr) == (1, True, False)
+    assert shelf.store.path(shelf.pair.target) is not None
+
+
+def test_the_home_folder_in_a_path(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quoted, or on a system whose shell does not know it; what the API and the other commands take too."""
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(shelf.elsewhere))
+    target, draft = (f"~/{path.name}" for path in shelf.originals)
+    assert memory_needed(target, draft, n_ctx=64).weights == shelf.pair.bytes
+    assert run("check", target, draft).exit_code == 0
+    assert run("suggest", target, "--offline").exit_code == 0
+    assert run("add", "mine", "-m", target, "-q").exit_code == 0
+    assert pair("mine").target.local_paths == (shelf.originals[0],)
+    assert run("import", "-q", target, draft).exit_code == 0
+    assert run("export", "tiny", "~/out", "-q").exit_code == 0
+    assert (shelf.elsewhere / "out" / shelf.pair.target.file).is_file()
 
 
 def test_a_damaged_file_is_not_the_file(shelf: Shelf) -> None:

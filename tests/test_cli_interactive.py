@@ -14,14 +14,16 @@ import pytest
 from click.testing import CliRunner
 
 from localspec import LLM
+from localspec.answers.request import Completion
 from localspec.answers.turn import Turn
-from localspec.cli.answer import write_out
+from localspec.cli.answer import MEANINGS, cut_off, explained, figures, write_out
 from localspec.cli.interactive import COMMANDS, Chat
 from localspec.cli.line_editor import History, history_path
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
 from localspec.cli.terminal import printable
 from localspec.decoding.seeds import attempt_seed
+from localspec.decoding.stats import Stats
 from localspec.errors import PromptTooLong, StoreError
 from localspec.text.continuation import Said
 from tests.fake_llm import FakeLLM, Template
@@ -107,7 +109,10 @@ def test_an_entry_that_is_no_utf8_is_not_sent(capsys: Capture) -> None:
 def test_a_notice_is_said(capsys: Capture) -> None:
     converse("full")
     said = capsys.readouterr().err
-    assert "The context of 4096 tokens is full.\n/undo takes" in said
+    assert (
+        "The context of 4096 tokens is full.\n/full drop_oldest goes on without the oldest turns, /undo"
+        in said
+    )
     assert "/clear" in said
 
 
@@ -121,7 +126,8 @@ def test_a_full_context_names_the_commands_that_help(capsys: Capture) -> None:
     chat = Chat(Full(), parsed())  # type: ignore[arg-type]
     chat.run(reader(("say one", "two", "/clear", "three")))
     said = capsys.readouterr().err
-    assert "error: The prompt has 9 tokens and the context holds 8.\n/undo takes" in said
+    assert "error: The prompt has 9 tokens and the context holds 8.\n/full drop_oldest goes on" in said
+    assert "/undo takes" in said
     assert "/clear" in said
     assert "-c/--ctx-size" in said
     assert "n_ctx" not in said
@@ -188,8 +194,9 @@ def test_without_a_conversation_the_second_ctrl_c_ends_the_answer() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_regen_answers_the_last_question_from_the_same_place_with_another_seed() -> None:
+def test_regen_answers_the_last_question_from_the_same_place_with_another_seed(capsys: Capture) -> None:
     chat = converse("say one", "two", "/regen", "/regen", options=("-s", "5"))
+    assert capsys.readouterr().err.count("Again: two\n") == 2
     first, again, third = calls(chat)[1:]
     assert first["messages"] == again["messages"] == third["messages"]
     assert questions(chat) == ["say one", "two"]
@@ -239,14 +246,26 @@ def test_draft_counts_from_the_next_answer_on(capsys: Capture) -> None:
     )
     assert [call["draft_tokens"] for call in calls(chat)] == [2, "off", 5, 5]
     assert "/draft takes auto, off or a whole number, not 'lots'." in capsys.readouterr().err
+    converse("/draft 31", "/draft 999999")
+    *_, most, beyond = capsys.readouterr().err.splitlines()
+    assert most == "Draft tokens from the next answer on: 31."
+    assert beyond == "Draft tokens from the next answer on: 31, for a pass checks no more."
 
 
 def test_stats_are_those_of_the_last_answer(capsys: Capture) -> None:
     converse("/stats", "a", "/stats")
     printed = capsys.readouterr().err
     assert "There is no answer yet." in printed
-    assert "acceptance rate          0.750" in printed
-    assert "prompt tokens            7" in printed
+    assert "acceptance rate        0.750   accepted / drafted\n" in printed
+    assert "prompt tokens          7 " in printed
+
+
+def test_every_figure_is_explained_and_fits_a_narrow_window() -> None:
+    names = {*Stats().to_dict(), "seed"}
+    assert set(MEANINGS) == names
+    stats = Stats(tokens=1000, prompt_tokens=100_000, decode_seconds=123.4, rounds=7)
+    lines = list(explained(Completion("", (), "stop", stats, 7, "on")))
+    assert len(lines) == len(names) + 1 and max(map(len, lines)) <= 78
 
 
 def test_a_conversation_is_saved_and_goes_on_in_another_chat(
@@ -354,8 +373,113 @@ def test_help_lists_every_command(capsys: Capture) -> None:
     assert all(callable(getattr(Chat, f"_do_{name}")) for name in COMMANDS)
 
 
-def test_exit_reads_no_further() -> None:
-    assert calls(converse("/exit", "more")) == []
+@pytest.mark.parametrize(
+    "line", ["/exit", "/bye", "/quit", "/EXIT", "  /exit ", "\t/bye", "exit", "quit", " Exit\n"]
+)
+def test_exit_reads_no_further(line: str) -> None:
+    assert calls(converse(line, "more")) == []
+
+
+@pytest.mark.parametrize("line", ["/help", " /help", "/?", "help", "Help "])
+def test_help_is_not_sent(line: str, capsys: Capture) -> None:
+    assert calls(converse(line)) == []
+    assert "list the commands" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["exit the loop", "help me", "bye", "how do I quit"])
+def test_a_sentence_is_no_command(line: str) -> None:
+    assert questions(converse(line)) == [line]
+
+
+def test_blanks_of_a_question_stay_and_those_of_a_command_part_it() -> None:
+    chat = converse("    indented\n", "/system\tBe brief.", "/system \n Be\nbrief. ", " //x")
+    assert questions(chat) == ["    indented\n", "/x"] and chat.conversation.system == "Be\nbrief."
+
+
+# --- how an answer ended
+
+
+def ended(reason: str, tokens: int = 40, **counts: int) -> Completion:
+    stats = Stats(tokens=tokens, rounds=tokens, decode_seconds=4.0, **counts)
+    return Completion("", (), reason, stats, None, "off: asked for")
+
+
+def test_the_figures_say_how_an_answer_ended() -> None:
+    assert figures(ended("length"), 40).startswith("cut off at 40 tokens (-n), ")
+    assert figures(ended("length"), None).startswith("cut off at 40 tokens (the context is full), ")
+    assert figures(ended("length", 39), 40).startswith("cut off at 39 tokens (the context is full), ")
+    assert figures(ended("cancelled"), 40).startswith("stopped, 40 tokens, ")
+    assert figures(ended("stop"), 40).startswith("40 tokens, ")
+    assert [cut_off(ended(reason), 40) for reason in ("stop", "cancelled")] == ["", ""]
+
+
+def test_the_figures_leave_out_what_there_is_nothing_to_say_about() -> None:
+    assert figures(ended("stop"), None) == "40 tokens, 10.0 tokens/s, drafting off: asked for"
+    assert figures(ended("stop", 1, first_tokens=1), None) == "1 token, drafting off: asked for"
+    assert "mean acceptance length 1.00" in figures(ended("stop", drafted=4, accepted=3), None)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_chat_says_that_an_answer_was_cut_off(
+    files: dict[str, Path], capsys: Capture, quiet: bool
+) -> None:
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        chat = Chat(llm, parsed("--temp", "0", "-n", "2", "--ignore-eos"), quiet=quiet)
+        chat.run(reader(("one",)))
+    assert "cut off at 2 tokens (-n)" in capsys.readouterr().err
+
+
+# --- a context that is full
+
+
+LONG = tuple(f"question {number} {'word ' * 12}" for number in range(9))
+SMALL = ("--temp", "0", "-n", "8")
+
+
+def test_the_command_that_the_full_context_offers_goes_on_and_says_what_is_seen(
+    files: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    saved = tmp_path / "talk"
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        chat = Chat(llm, parsed(*SMALL), quiet=True)
+        chat.run(reader(LONG))
+        said = capsys.readouterr().err
+        assert said.count("/full drop_oldest goes on without the oldest turns") >= 1
+        answered = len(chat.conversation.turns)
+        chat.run(reader(("/full", "/full drop_oldest", LONG[0], f"/save {saved}", "/undo", f"/load {saved}")))
+        said = capsys.readouterr().err
+        turns, dropped = len(chat.conversation.turns), chat.conversation.dropped
+        assert turns == answered + 1 and dropped
+        assert (
+            f"When the context is full: error. The model sees the whole conversation, {answered} turns."
+            in said
+        )
+        assert "When the context is full: drop_oldest." in said
+        notice = f"is full: the model no longer sees turns 1 to {dropped} of {answered}."
+        assert said.count(notice) == 1 and said.index(notice) < said.index("cut off at")
+        assert "Took back: question 0 word word" in said
+        assert f"The model sees the whole conversation, {answered} turns." in said.partition("Took back")[2]
+        assert f"Loaded {turns} turns. The model sees turns {dropped + 1} to {turns} of {turns}." in said
+        chat.run(reader(("x" * 3000, "/full all")))
+        said = capsys.readouterr().err
+        assert "tokens and the context holds 512.\nShorten the question; -c/--ctx-size" in said
+        assert "/full takes error or drop_oldest, not 'all'." in said
+
+
+def test_a_conversation_may_drop_from_the_start(files: dict[str, Path], capsys: Capture) -> None:
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        chat = Chat(llm, parsed(*SMALL), when_full="drop_oldest")
+        chat.run(reader(LONG))
+        assert questions(chat) == list(LONG) and chat.conversation.dropped
+        chat.conversation.clear()
+        chat.run(reader((LONG[0], "say more", "/stats")))
+    assert "error" not in capsys.readouterr().err
+
+
+def test_a_question_that_never_fits_is_to_be_shortened(files: dict[str, Path], capsys: Capture) -> None:
+    with LLM.from_files(files["target"], n_ctx=64, draft_tokens=0) as llm:
+        Chat(llm, parsed(*SMALL)).run(reader(("x" * 300,)))
+    assert "Shorten the question; -c/--ctx-size gives" in capsys.readouterr().err
 
 
 def test_answers_cannot_drive_the_terminal() -> None:

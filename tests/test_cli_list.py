@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -194,7 +196,7 @@ def test_the_width_is_the_terminals(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys, "stdout", terminal)
     assert listing.list_pairs.callback is not None
-    listing.list_pairs.callback(as_json=False)
+    listing.list_pairs.callback(installed=False, as_json=False)
     lines = terminal.getvalue().splitlines()
     assert "tiny" in lines
     assert all(len(line) <= 60 for line in lines)
@@ -246,6 +248,62 @@ def test_show_of_a_pair_that_is_not_here(shelf: Shelf) -> None:
     assert (facts["memory"], facts["judgement"], facts["prepared"]) == (
         {"context": 4096, "bytes": None}, None, None,
     )  # fmt: skip
+
+
+def test_show_knows_the_memory_of_the_catalogues_pairs(shelf: Shelf) -> None:
+    facts = json.loads(run("show", "qwen3-32b", "-c", "2048", "--json").stdout)
+    assert facts["memory"] == {
+        "context": 2048,
+        "bytes": 20401595712 + 64 * 8 * 128 * 4 * 2048 + 28 * 8 * 128 * 4 * 2048,
+    }
+
+
+@pytest.mark.parametrize("named", ["path", "home"])
+def test_show_of_a_file(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    """Also where no shell has put the home folder in place of `~`."""
+    target = shelf.originals[0]
+    monkeypatch.setenv("HOME", str(target.parent))
+    monkeypatch.setenv("USERPROFILE", str(target.parent))
+    name = f"~/{target.name}" if named == "home" else str(target)
+    result = run("show", name)
+    assert (result.exit_code, result.stderr) == (0, "")
+    for words in (
+        str(target),
+        "llama, 2 layers of width 64",
+        "F32, ",
+        "gpt2, 300 tokens",
+        "512 tokens",
+        "template yes",
+    ):
+        assert words in result.stdout
+    assert f"`localspec suggest {shlex.quote(name)}` finds drafts for it." in result.stdout
+    facts = json.loads(run("show", name, "-c", "100", "--json").stdout)
+    assert (facts["file"], facts["bytes"], facts["layers"]) == (str(target), target.stat().st_size, 2)
+    assert facts["memory"]["bytes"] > facts["bytes"]
+    assert facts["judgement"]["fits"] is True
+
+
+def test_show_of_files_that_nothing_drafts_for_or_that_are_none(shelf: Shelf, tmp_path: Path) -> None:
+    recurrent = write_mamba(tmp_path / "mamba.gguf")
+    shown = run("show", recurrent).stdout
+    assert "Nothing can be drafted for mamba.gguf" in shown
+    assert "localspec suggest" not in shown
+    (tmp_path / "text.gguf").write_text("a text", encoding="utf-8")
+    assert "is not a GGUF file: it looks like a text file" in run("show", tmp_path / "text.gguf").stderr
+    assert "There is no file" in run("show", "none.gguf").stderr
+
+
+def test_list_of_what_is_installed(shelf: Shelf, tmp_path: Path) -> None:
+    assert "No pair is on this disk" in run("list", "--installed").stderr
+    assert json.loads(run("list", "--installed", "--json").stdout) == []
+    _, draft = shelf.fill()
+    kept = draft.rename(tmp_path / "draft")
+    assert json.loads(run("list", "--installed", "--json").stdout) == []
+    kept.rename(draft)
+    (one,) = json.loads(run("list", "--installed", "--json").stdout)
+    assert one["name"] == "tiny"
+    lines = run("list", "--installed").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "tiny"]
 
 
 def test_show_of_a_pair_that_is_here(shelf: Shelf) -> None:
@@ -305,4 +363,4 @@ def test_show_of_an_unknown_name(shelf: Shelf, name: str) -> None:
 def test_an_absurd_context_is_refused(shelf: Shelf) -> None:
     shelf.fill()
     result = run("show", "tiny", "-c", "0")
-    assert (result.exit_code, "n_ctx is 0" in result.stderr) == (1, True)
+    assert (result.exit_code, "'-c' / '--ctx-size': 0 is not in the range" in result.stderr) == (2, True)

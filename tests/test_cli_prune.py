@@ -63,6 +63,14 @@ def test_partial_files_that_nothing_can_go_on_from(shelf: Shelf) -> None:
     assert begun.exists()
 
 
+def test_what_other_links_keep_is_not_claimed(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.store.prepare()
+    unknown = put(shelf.home / "partial" / f"{UNKNOWN}.part")
+    (tmp_path / "original").hardlink_to(unknown)
+    assert run("prune").stdout.splitlines()[-1] == "0 bytes freed."
+    assert not unknown.exists()
+
+
 def test_a_partial_that_is_being_fetched_stays(shelf: Shelf) -> None:
     shelf.store.prepare()
     unknown = put(shelf.home / "partial" / f"{UNKNOWN}.part")

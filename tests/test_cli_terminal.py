@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,7 +96,7 @@ def test_exit_command(chat: Terminal) -> None:
     assert chat.exit_code() == 0
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_it_and_a_second_one_leaves(chat: Terminal) -> None:
+def test_ctrl_c_stops_the_answer_and_keeps_it_and_more_of_them_never_leave(chat: Terminal) -> None:
     chat.enter("slow")
     chat.expect("word word")
     chat.child.sendintr()
@@ -100,8 +104,30 @@ def test_ctrl_c_stops_the_answer_and_keeps_it_and_a_second_one_leaves(chat: Term
     chat.enter("go on")
     chat.expect("user:slow assistant:word word")
     chat.expect(READY)
-    chat.child.send("\x03")
-    assert chat.exit_code() == 130
+    for _ in range(3):
+        chat.child.send("\x03")
+        chat.expect("/exit or Ctrl-D leaves.")
+    chat.child.kill(signal.SIGINT)
+    chat.expect("/exit or Ctrl-D leaves.")
+    chat.child.send("still here\r")
+    chat.expect("user:slow assistant:word word")
+    chat.expect("user:still here")
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
+
+
+def test_impatient_ctrl_c_loses_no_conversation(chat: Terminal) -> None:
+    """Each comes at another moment: in the answer, at its end, before and while keys are read."""
+    chat.enter("slow")
+    chat.expect("word word")
+    for _ in range(20):
+        chat.child.sendintr()
+        time.sleep(0.02)
+    chat.expect("stopped, ")
+    chat.enter("go on")
+    chat.expect("user:slow assistant:word word")
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
 
 
 def test_ctrl_c_before_the_first_word_keeps_nothing(chat: Terminal) -> None:
@@ -161,8 +187,139 @@ def test_with_nothing_on_disk_it_offers_to_pull(tmp_path: Path) -> None:
 
 def test_json_needs_a_prompt(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--json")
-    terminal.expect("give one prompt with -p or standard input")
+    terminal.expect("--json is for one answer: give its prompt behind PAIR, with -p or on standard input.")
     assert terminal.exit_code() == 2
+
+
+def test_json_is_for_reading_on_a_terminal_and_one_line_elsewhere(tmp_path: Path) -> None:
+    value = {
+        "ids": [1, 2, [3]],
+        "none": [],
+        "text": "a [\n1\n] \x1b[2J [ 1 ]",
+        "list": ["x", {"y": None}],
+        "z": 0.5,
+    }
+    code = f"from localspec.cli.terminal import write_json\nwrite_json({value!r})\n"
+    terminal = Terminal(tmp_path, "-c", code)
+    terminal.child.expect(pexpect.EOF)
+    printed = str(terminal.child.before).replace("\r\n", "\n")
+    assert json.loads(printed) == value and "\x1b" not in printed
+    assert '"list": [\n    "x",' in printed
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--json", "-q", "-p", "say one")
+    terminal.child.expect(pexpect.EOF)
+    printed = str(terminal.child.before)
+    assert json.loads(printed)["text"] == "one" and '"ids": [ 111, 110, 101 ],' in printed
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == value and done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("question", [["-p", "hi"], ["pair", "hi"]])
+def test_a_terminal_is_not_waited_for(tmp_path: Path, question: list[str]) -> None:
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat", *question)
+    terminal.expect("user:hi")
+    assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_nothing_is_dim_where_that_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    def printed() -> str:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm",
+            "LOCALSPEC_HOME": str(tmp_path),
+        }
+        environment.update({} if plain is None else {variable: value})
+        code = (
+            "from localspec.cli.terminal import busy, say, styled\n"
+            "say('quietly', dim=True)\n"
+            "print(styled('ok', fg='green'))\n"
+            "with busy('loading'):\n    say('beside', dim=True)\n"
+        )
+        child = pexpect.spawn(
+            sys.executable, ["-c", code], env=environment, encoding="utf-8", timeout=TIMEOUT
+        )
+        child.expect(pexpect.EOF)
+        return str(child.before)
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain = None
+    assert "\x1b[2mquietly" in printed() and "\x1b[32mok" in printed() and "\x1b[2mbeside" in printed()
+    plain = variable
+    dressed = re.compile("\x1b\\[[0-9;]*m")
+    assert "quietly" in printed() and not dressed.search(printed())
+
+
+def shell(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """What a shell does with `line`, in which `chat` is the command, standard input a pipe that nobody closes."""
+    chat = shlex.join([sys.executable, "-c", DRIVER, "chat", "-q"])
+    reading, writing = os.pipe()
+    try:
+        return subprocess.run(
+            ["sh", "-c", line.replace("chat", chat, 1)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "LOCALSPEC_HOME": str(tmp_path)},
+            stdin=reading,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("chat -p hi < /dev/null", "user:hi"),
+        ("chat -p hi <&-", "user:hi"),
+        ("chat -p hi 0> /dev/null", "user:hi"),  # what nohup gives
+        ("echo more > file; chat -p hi < file", "user:hi\n\nmore"),
+        ("echo more | chat pair hi", "user:hi\n\nmore"),
+    ],
+)
+def test_every_kind_of_standard_input(tmp_path: Path, line: str, printed: str) -> None:
+    done = shell(line, tmp_path)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, printed, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("chat < /dev/null", "error: The prompt is empty."),
+        ("chat <&-", "error: The prompt is empty."),
+        ("chat 0> /dev/null", "error: The prompt is empty."),
+    ],
+)
+def test_without_a_prompt_nothing_on_standard_input_is_one_sentence(
+    tmp_path: Path, line: str, sentence: str
+) -> None:
+    done = shell(line, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(sentence)
+
+
+def test_a_pipe_that_nobody_closes_is_said_to_be_waited_for() -> None:
+    driver = f"from localspec.cli import terminal\nterminal.WAIT_SECONDS = 0.1\n{DRIVER}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", driver, "chat", "-q", "-p", "hi"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "Waiting for the end of standard input" in process.stderr.readline()
+    output, errors = process.communicate("late\n", timeout=TIMEOUT)
+    assert (process.returncode, output.strip(), errors) == (0, "user:hi\n\nlate", "")
 
 
 def started(*arguments: str) -> subprocess.Popen[bytes]:

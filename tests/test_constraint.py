@@ -23,14 +23,10 @@ from localspec.decoding.drafting import ChainDrafter, ForcedDrafter, NgramDrafte
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule
 from localspec.errors import InvalidRequest, LocalspecError, NoTokenLeft
-from localspec.grammar import constraint as constraint_module
-from localspec.grammar.constraint import (
-    constraint_on,
-    notations_of_grammar,
-    notations_of_schema,
-    token_constraint,
-)
+from localspec.grammar import notation
+from localspec.grammar.constraint import constraint_on, token_constraint
 from localspec.grammar.matching import KEPT_MASKS, GrammarConstraint
+from localspec.grammar.notation import notations_of_grammar, notations_of_schema
 from localspec.grammar.token_table import TokenTable
 from localspec.llama.weights import Weights
 
@@ -323,7 +319,7 @@ def test_an_error_in_mid_answer_is_an_error_and_not_an_answer():
 
 
 def test_the_librarys_own_limit_is_an_error(monkeypatch):
-    monkeypatch.setattr(constraint_module, "MOST_LEXER_STATES", 40)
+    monkeypatch.setattr(notation, "MOST_LEXER_STATES", 40)
     constraint = on_grammar('root ::= [ab]* "a" [ab]{12} "c"')
     with pytest.raises(NoTokenLeft, match="states"):
         for size in range(60):
@@ -336,7 +332,7 @@ def test_words_of_a_large_vocabulary_read_by_characters(monkeypatch):
     table = byte_table(*words)
     grammar = 'root ::= "(" root ")" | word (" " word)*\nword ::= [a-z]+ | "the" [a-z]* root'
     assert on_grammar(grammar, table).allowed([ord("(")]).sum() > 4000
-    monkeypatch.setattr(constraint_module, "MOST_ITEMS", 5)
+    monkeypatch.setattr(notation, "MOST_ITEMS", 5)
     with pytest.raises(NoTokenLeft, match="Too many items"):
         on_grammar(grammar, table).allowed([ord("(")])
 

@@ -441,3 +441,197 @@ def test_the_ids_outlive_unloaded_weights(llm, talk):
     assert llm.unload()
     answer = say(talk.ask("more"))
     assert answer.stats.cached_tokens == 0 and talk.turns[-1].said.prompt[: len(ids)] == ids
+
+
+# A context that is full
+
+
+def talk_until_dropped(llm, **options):
+    """A conversation that has just dropped turns, and what was said of it."""
+    conversation = llm.conversation("be brief", when_full="drop_oldest", **{**OPTIONS, **options})
+    for index in range(60):
+        answer = say(conversation.ask(f"question {index} " + "word " * (5 + index % 4)))
+        if conversation.dropped:
+            return conversation, answer
+        assert answer.notice == "" and conversation.reread == ""
+    raise AssertionError("nothing was dropped")
+
+
+def prompt_text(llm, turn):
+    return llm.detokenize(turn.said.prompt)
+
+
+def test_a_full_context_is_an_error_that_names_the_way_on_unless_turns_may_be_dropped(llm):
+    conversation = llm.conversation(**OPTIONS)
+    with pytest.raises(PromptTooLong) as caught:
+        for index in range(60):
+            say(conversation.ask(f"question {index}"))
+    assert 'when_full = "drop_oldest"' in caught.value.remedy
+    before = conversation.turns
+    assert conversation.dropped == 0 and conversation.seen == conversation.messages
+    conversation.when_full = "drop_oldest"
+    answer = say(conversation.ask("and now"))
+    assert conversation.turns[:-1] == before and conversation.dropped > 0
+    assert answer.notice.startswith("The context of 512 tokens is full: the model no longer sees turns 1 to ")
+    with pytest.raises(
+        PromptTooLong
+    ) as caught:  # the question alone is too long: nothing helps, nothing is dropped
+        conversation.ask("x" * 3000)
+    assert "when_full" not in caught.value.remedy and conversation.turns[:-1] == before
+
+
+def test_whole_turns_go_from_the_oldest_on_and_what_the_model_sees_is_what_is_said(llm):
+    conversation, answer = talk_until_dropped(llm)
+    dropped, turns = conversation.dropped, conversation.turns
+    assert 0 < dropped < len(turns) - 1
+    assert answer.notice == (
+        f"The context of 512 tokens is full: the model no longer sees turns 1 to {dropped} of {len(turns) - 1}."
+    )
+    assert conversation.reread == answer.notice
+    assert [turn.dropped for turn in turns] == [0] * (len(turns) - 1) + [dropped]
+    assert conversation.messages[1::2] == [{"role": "user", "content": turn.question} for turn in turns]
+    assert conversation.seen == [conversation.messages[0], *conversation.messages[1 + 2 * dropped :]]
+    assert list(turns[-1].said.prompt) == llm.render(conversation.seen[:-1])
+    assert conversation.ids == (*turns[-1].said.prompt, *answer.ids)
+    # Half of the context is free, and no turn more than that takes is dropped.
+    assert len(turns[-1].said.prompt) <= 256
+    one_more = [conversation.messages[0], *conversation.messages[2 * dropped - 1 : -1]]
+    assert len(llm.render(one_more)) > 256
+    # The next turn goes on from there, with the very ids, and without a word.
+    following = say(conversation.ask("go on"))
+    assert conversation.dropped == dropped and following.notice == conversation.reread == ""
+    assert conversation.turns[-1].said.prompt[: len(turns[-1].said.prompt)] == turns[-1].said.prompt
+    assert following.stats.cached_tokens >= len(turns[-1].said.prompt)
+
+
+def test_after_turns_were_dropped_the_answer_is_that_of_a_cold_engine(llm, files):
+    conversation, answer = talk_until_dropped(llm)
+    with load(files["target"]) as fresh:
+        assert fresh.chat(conversation.seen[:-1], **OPTIONS) and conversation.dropped
+        assert fresh.generate(conversation.seen[:-1], **OPTIONS).ids == answer.ids
+
+
+def test_the_stream_says_before_the_answer_what_was_dropped(llm):
+    conversation, _ = talk_until_dropped(llm)
+    stream = conversation.ask(conversation.undo().question)
+    assert "no longer sees" in stream.notice
+    assert say(stream).notice == stream.notice and conversation.dropped
+
+
+def test_undo_shows_the_model_what_was_dropped_for_the_turn_that_is_taken_back(llm):
+    conversation, _ = talk_until_dropped(llm)
+    conversation.undo()
+    assert conversation.dropped == 0 and conversation.seen == conversation.messages
+    conversation.undo()
+    answer = say(conversation.ask("short", max_tokens=1))  # for which there is room
+    assert conversation.dropped == 0 and answer.notice == ""
+    kept = (*conversation.turns[-2].said.prompt, *conversation.turns[-2].said.ids)
+    assert conversation.turns[-1].said.prompt[: len(kept)] == kept
+
+
+def test_regenerate_drops_the_same_turns_again_and_no_more(llm):
+    conversation, answer = talk_until_dropped(llm)
+    dropped, prompt = conversation.dropped, conversation.turns[-1].said.prompt
+    for _ in range(2):
+        again = say(conversation.regenerate())
+        assert again.notice == answer.notice and again.ids == answer.ids
+        assert (conversation.dropped, conversation.turns[-1].said.prompt) == (dropped, prompt)
+    say(conversation.ask("next"))
+    say(conversation.regenerate())
+    assert conversation.dropped == dropped
+
+
+def test_clear_drops_nothing(llm):
+    conversation, _ = talk_until_dropped(llm)
+    conversation.clear()
+    assert (conversation.dropped, conversation.seen) == (0, [{"role": "system", "content": "be brief"}])
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_an_answer_that_leaves_no_trace_drops_nothing(llm, end):
+    conversation, _ = talk_until_dropped(llm)
+    stream = conversation.ask(conversation.undo().question)
+    assert stream.notice
+    if end == "cancel":
+        stream.cancel()
+        assert say(stream).ids == ()
+    else:
+        stream.close()
+    assert conversation.dropped == 0
+
+
+def test_dropped_turns_are_saved_as_such(llm, tmp_path):
+    conversation, _ = talk_until_dropped(llm)
+    path = tmp_path / "c"
+    conversation.save(path)
+    expected = say(conversation.ask("more"))
+    loaded = Conversation.load(llm, path, when_full="drop_oldest", **OPTIONS)
+    assert loaded.turns == conversation.turns[:-1] and loaded.when_full == "drop_oldest"
+    assert loaded.dropped == conversation.dropped > 0
+    assert say(loaded.ask("more")).ids == expected.ids
+    loaded.undo()
+    loaded.undo()
+    assert loaded.dropped == 0
+    assert Conversation.load(llm, path).when_full == "error"
+    change_header(path, lambda header: header["turns"][-1].update(dropped=len(header["turns"])))
+    with pytest.raises(ConversationFileError, match="more turns are dropped"):
+        Conversation.load(llm, path)
+
+
+def test_files_of_the_first_format_are_read(llm, talk, tmp_path):
+    path = tmp_path / "c"
+    talk.save(path)
+
+    def as_it_was(header):
+        header["format"] = 1
+        for turn in header["turns"]:
+            assert turn.pop("dropped") == 0
+
+    change_header(path, as_it_was)
+    assert Conversation.load(llm, path).turns == talk.turns
+
+
+def change_header(path, change):
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(contents["conversation.json"])
+    change(header)
+    contents["conversation.json"] = json.dumps(header)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
+
+
+def test_a_conversation_of_a_larger_context_goes_on_in_a_smaller_one(llm, talk, tmp_path, files):
+    talk.save(tmp_path / "c")
+    with load(files["target"], n_ctx=len(talk.ids)) as small:
+        loaded = Conversation.load(small, tmp_path / "c", when_full="drop_oldest", **OPTIONS)
+        assert "no longer sees turn" in say(loaded.ask("more")).notice
+        assert loaded.dropped and len(loaded.turns) == 4
+
+
+def test_the_newest_turn_stays_where_it_leaves_room_and_goes_where_not(llm):
+    def told(words):
+        conversation = llm.conversation(when_full="drop_oldest", **{**OPTIONS, "max_tokens": 40})
+        for question in ("one", "two", "x " * words, "last"):
+            say(conversation.ask(question))
+        return conversation.dropped, len(conversation.turns[-1].said.prompt)
+
+    size = len(llm.tokenize("x " * 100)) / 100
+    dropped, length = told(int(300 / size))
+    assert dropped == 2 and 256 < length <= 512 - 40
+    dropped, length = told(int(430 / size))
+    assert dropped == 3 and length < 100
+
+
+@pytest.mark.parametrize("use", ["new", "load", "set"])
+def test_what_to_do_when_full_is_checked(llm, talk, tmp_path, use):
+    talk.save(tmp_path / "c")
+    with pytest.raises(InvalidRequest, match="when_full is 'summarize'"):
+        if use == "new":
+            llm.conversation(when_full="summarize")
+        elif use == "load":
+            Conversation.load(llm, tmp_path / "c", when_full="summarize")
+        else:
+            talk.when_full = "summarize"
+            talk.ask("x")

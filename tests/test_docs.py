@@ -23,6 +23,7 @@ from click.testing import CliRunner
 import localspec
 from localspec import LLM, errors, server
 from localspec.cli import main
+from localspec.server.schemas import ChatRequest, CompletionRequest
 
 from .dockit import (
     COMMANDS,
@@ -324,8 +325,23 @@ def test_what_curl_would_send_is_read_as_it_does() -> None:
         requested(f"curl --insecure {ADDRESS}/x")
 
 
+NOT_THERE = "\n## What llama.cpp's server has besides\n"
+
+
 def test_paths_of_the_server_that_the_pages_name_exist(serving: Running) -> None:
-    text = prose(read(ROOT / "docs" / "server.md"))
+    text, _ = prose(read(ROOT / "docs" / "server.md")).split(NOT_THERE)
     named = set(re.findall(r"`(/[a-z0-9_/]+(?:\.json)?)`", text)) - {"/openapi.json"}
     described = set(serving.get("/openapi.json").json()["paths"])
     assert {"/v1/chat/completions", "/v1/responses", "/health"} <= named <= described
+
+
+def test_paths_and_fields_that_are_said_not_to_be_there_are_not(serving: Running) -> None:
+    _, text = prose(read(ROOT / "docs" / "server.md")).split(NOT_THERE)
+    paths, fields, _ = (re.sub(r"\([^)]*\)", "", part) for part in text.strip().split("\n\n")[1:])
+    absent = set(re.findall(r"`(/[a-z0-9_/-]+)`", paths)) - {"/props"}
+    assert {"/completion", "/v1/embeddings", "/slots", "/v1/messages"} <= absent
+    for path in absent:
+        assert {serving.get(path).status_code, serving.post(path, {}).status_code} <= {404, 405}, path
+    unread = set(re.findall(r"`(\w+)`", fields))
+    assert {"cache_prompt", "mirostat", "n_probs", "xtc_threshold"} <= unread
+    assert not unread & {*ChatRequest.model_fields, *CompletionRequest.model_fields}

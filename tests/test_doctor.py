@@ -389,10 +389,17 @@ def test_offline_nothing_is_asked(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> 
 # Variables
 
 
-def test_variables_are_listed_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable is set that the doctor looks at."""
+    starts = ("LOCALSPEC_", "HF_", "PIP_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
     for name in list(os.environ):
-        if name.startswith(("LOCALSPEC_", "HF_", "PIP_")):
+        if name.startswith(starts) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("bare")
+def test_variables_are_listed_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(check_environment(), "variables").fact == "none is set that changes what localspec does"
     monkeypatch.setenv("LOCALSPEC_HOME", "/somewhere")
     monkeypatch.setenv("LOCALSPEC_HOEM", "/elsewhere")
@@ -404,6 +411,33 @@ def test_variables_are_listed_without_secrets(monkeypatch: pytest.MonkeyPatch) -
     assert misspelt.remedy == "Did you mean LOCALSPEC_HOME?"
     assert "HF_HUB_OFFLINE" in offline.fact
     assert listed.data == {"LOCALSPEC_HOME": "/somewhere", "HF_ENDPOINT": "https://mirror.example/hf"}
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("value", ["http://me:password@proxy:8080", "me:password@proxy:8080"])
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "all_proxy"])
+def test_proxies_are_listed_without_secrets(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    listed = only(check_environment(), "variables")
+    spelt = name.upper() if os.name == "nt" else name
+    assert listed.data == {spelt: value.replace("me:password@", "")}
+
+
+@pytest.mark.usefixtures("bare")
+def test_certificates_that_are_not_there_or_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "a.pem"))
+    ignored, _ = check_environment()
+    assert ignored.status is Status.NOTE
+    assert ignored.fact.startswith("REQUESTS_CA_BUNDLE is read by pip alone")
+    assert "SSL_CERT_FILE" in ignored.remedy
+    for content in (None, "no certificate"):
+        named = tmp_path / "b.pem"
+        if content is not None:
+            named.write_text(content, encoding="utf-8")
+        monkeypatch.setenv("SSL_CERT_FILE", str(named))
+        fault, _ = check_environment()
+        assert fault.status is Status.PROBLEM
+        assert str(named) in fault.fact
 
 
 # The whole

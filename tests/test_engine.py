@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, AnswerOptions, Conversation, LoadOptions, memory_needed
 from localspec.errors import (
     EngineBusy,
     EngineClosed,
@@ -19,6 +19,7 @@ from localspec.errors import (
     PromptTooLong,
     TemplateError,
 )
+from localspec.system.cores import processors
 
 from .tinygguf import write_gemma, write_llama, write_mamba
 
@@ -209,6 +210,66 @@ def test_bad_prompts_are_refused_and_nothing_is_lost(llm, plain, prompt):
     assert llm.generate("abc", max_tokens=10, **GREEDY).ids == plain[:10]
 
 
+def test_more_threads_than_processors_are_cut_to_them_and_it_is_said(files):
+    most = processors()
+    with load(files["target"], files["draft"], threads=most + 1) as llm:
+        assert llm.settings["target"]["threads"] == llm.settings["draft"]["threads"] == most
+        assert [f"threads is {most + 1}, and" in warning for warning in llm.warnings].count(True) == 1
+    with load(files["target"], threads=most) as llm:
+        assert not any("threads" in warning for warning in llm.warnings)
+
+
+@pytest.mark.parametrize("asked", [31, 32, 999999])
+def test_more_draft_tokens_than_a_pass_checks_are_cut_and_it_is_said(files, asked):
+    with load(files["target"], files["draft"], draft_tokens=asked) as llm:
+        expected = "31" if asked == 31 else f"31 (not {asked}: a pass checks no more)"
+        assert llm.drafting.startswith(f"on, {expected} tokens a round")
+        assert any("a pass here checks no more than 31: 31 are" in each for each in llm.warnings) == (
+            asked > 31
+        )
+        answer = llm.generate("abc", max_tokens=40, **GREEDY)
+        assert answer.drafting == llm.drafting
+        answer = llm.generate("abc", max_tokens=4, draft_tokens=asked + 7, **GREEDY)
+        assert f"31 (not {asked + 7}: a pass checks no more)" in answer.drafting
+
+
+@pytest.mark.parametrize(
+    ("use", "near", "known"),
+    [
+        (lambda llm, path: LLM.from_files(path, n_cxt=512), "n_ctx", LoadOptions),
+        (lambda llm, path: LLM.load_in_background(path, draft_token=3).result(), "draft_tokens", LoadOptions),
+        (lambda llm, path: LLM.from_files(path, hoem="x"), "home", LoadOptions),
+        (lambda llm, path: llm.stream("abc", draft_token=1), "draft_tokens", AnswerOptions),
+        (lambda llm, path: llm.generate("abc", temprature=1), "temperature", AnswerOptions),
+        (lambda llm, path: llm.conversation(gramar="x"), "grammar", AnswerOptions),
+        (lambda llm, path: llm.conversation().ask("x", max_token=3), "max_tokens", AnswerOptions),
+    ],
+)
+def test_an_unknown_option_is_refused_with_all_that_there_are_the_nearest_first(files, llm, use, near, known):
+    with pytest.raises(InvalidRequest, match="There is no option") as caught:
+        use(llm, files["target"])
+    first, listed = caught.value.remedy.split("? Known ones are ")
+    assert first == f"Did you mean {near}"
+    assert set(listed.removesuffix(".").split(", ")) == set(known.__annotations__)
+    assert caught.value.name in caught.value.message
+
+
+def test_a_path_may_begin_with_the_users_folder(files, monkeypatch):
+    monkeypatch.setenv("HOME", str(files["target"].parent))
+    monkeypatch.setenv("USERPROFILE", str(files["target"].parent))
+    target, draft = f"~/{files['target'].name}", f"~/{files['draft'].name}"
+    with LLM.load(target, draft, draft_tokens=3) as llm:
+        assert llm.settings["target"]["file"] == str(files["target"])
+        talk = llm.conversation()
+        list(talk.ask("x", max_tokens=3))
+        talk.save("~/talk.localspec")
+        assert (files["target"].parent / "talk.localspec").is_file()
+        assert Conversation.load(llm, "~/talk.localspec").turns == talk.turns
+    assert memory_needed(target).total > 0
+    with pytest.raises(ModelFileError, match="~nobody-here"):
+        LLM.load("~nobody-here/x.gguf")
+
+
 def test_unknown_parameters_are_refused_by_name(llm):
     with pytest.raises(InvalidRequest, match="temprature"):
         llm.stream("abc", temprature=1)
@@ -217,7 +278,7 @@ def test_unknown_parameters_are_refused_by_name(llm):
 def test_a_foreign_draft_is_refused_before_weights_are_loaded(files):
     with pytest.raises(PairingError) as caught:
         load(files["target"], files["other"])
-    assert "--no-draft" in caught.value.remedy
+    assert "no_draft=True" in caught.value.remedy and "--no-draft" in caught.value.command
     with load(files["target"], files["other"], no_draft=True) as llm:
         assert llm.drafting == "off: asked for"
 

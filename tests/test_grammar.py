@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest
 from localspec.grammar.chars import LAST, complement, lead_bytes, ranges_of
-from localspec.grammar.constraint import NO_FORCING, constraint_on
+from localspec.grammar.constraint import constraint_on
 from localspec.grammar.lark import lark_of_gbnf, written
 from localspec.grammar.lexemes import by_characters, by_lexemes
+from localspec.grammar.notation import NO_FORCING
 from localspec.grammar.parser import parse_gbnf
 
 from .grammars import byte_table, language, matches, on_grammar

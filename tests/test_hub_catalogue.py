@@ -67,6 +67,28 @@ def test_a_draft_is_much_smaller_than_its_target() -> None:
     assert [p.name for p in pairs() if p.draft and p.draft.bytes > p.target.bytes / 2] == []
 
 
+def test_every_shape_accounts_for_the_bytes_of_its_file() -> None:
+    """Weights follow from the shape; a wrong figure makes too many or too few bits of each.
+
+    Q4_K_M takes 4.8 bits a weight and up to 6.3 where rows do not divide by 256, Q8_0 8.5. A file has the embeddings
+    once or twice.
+    """
+    for file in {file for each in pairs() for file in each.files}:
+        assert file.shape is not None, file.file
+        keys = dict(file.shape.keys)
+        width, heads, kv = (
+            keys[key] for key in ("embedding_length", "attention.head_count", "attention.head_count_kv")
+        )
+        head = keys.get("attention.key_length", width // heads)
+        wide = keys.get("expert_count", 1) * keys.get(
+            "expert_feed_forward_length", keys["feed_forward_length"]
+        )
+        layers = keys["block_count"] * (width * head * (2 * heads + 2 * kv) + 3 * width * wide)
+        bits = [8 * file.bytes / (layers + times * file.shape.vocabulary * width) for times in (1, 2)]
+        least, most = (8.45, 8.7) if "Q8_0" in file.file else (4.8, 6.3)
+        assert any(least < each < most for each in bits), (file.file, bits)
+
+
 def test_every_figure_names_its_source_of_truth() -> None:
     """The first two pairs were fetched and hashed by the project itself; the others say where they come from."""
     own = {DEFAULT_PAIR, "smollm2-135m"}
@@ -75,7 +97,15 @@ def test_every_figure_names_its_source_of_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("qwen2.5-coder-1.5", "Did you mean 'qwen2.5-coder-1.5b'?"), ("../x", "Known pairs: ")]
+    ("name", "hint"),
+    [
+        ("qwen2.5-coder-1.5", "Did you mean 'qwen2.5-coder-1.5b'?"),
+        ("../x", "Known pairs: "),
+        ("", "Known pairs: "),
+        ("QWEN3-30", "Did you mean 'qwen3-30b-a3b'?"),
+        ("lama-3.1-8b", "Did you mean 'llama-3.1-8b'?"),
+        ("coder-1", "Which one: qwen2.5-coder-1.5b, qwen2.5-coder-14b?"),
+    ],
 )
 def test_an_unknown_name_gets_the_known_ones(name: str, hint: str) -> None:
     with pytest.raises(UnknownPair) as caught:
@@ -97,6 +127,10 @@ def test_an_unknown_name_gets_the_known_ones(name: str, hint: str) -> None:
         ("bytes = 491400064", "bytes = 0", "draft.bytes must be a whole number above 0"),
         ('sha256 = "1d96', 'sha256 = "1D96', "draft.sha256 is '1D96"),
         ("[draft]", "[draft]\nquant = 4", "draft.quant is not a known field"),
+        ("[draft.shape]", "[draft.shape]\nwidth = 4", "draft.shape.width is not a known field"),
+        ("block_count = 24", 'block_count = "24"', "draft.shape.block_count must be a whole number"),
+        ("block_count = 24", "", "draft.shape.block_count is missing"),
+        ('architecture = "qwen2"', 'architecture = "Qwen 2"', "target.shape.architecture is 'Qwen 2'"),
         ('file = "qwen2.5-coder-0.5b', 'file = "../qwen2.5-coder-0.5b', "draft.file is '../qwen"),
         ('revision = "ebb2', 'revision = "main", #', "valid TOML"),
         (
@@ -114,7 +148,7 @@ def test_an_unknown_name_gets_the_known_ones(name: str, hint: str) -> None:
         ("[[draft.source]]", "[[draft.mirror]]", "draft.source is missing"),
         (GOOD[GOOD.index("[target]") :], "target = 3", "target must be a table"),
         (
-            GOOD[GOOD.index("[[target.source]]") : GOOD.index("[draft]")],
+            GOOD[GOOD.index("[target.shape]") : GOOD.index("[draft]")],
             "source = []\n",
             "target.source must be one",
         ),

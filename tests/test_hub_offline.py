@@ -90,7 +90,7 @@ def test_what_is_on_the_disk_needs_no_socket(store: Store, place: str, offline: 
 def test_what_is_not_there_is_an_error_without_a_socket(store: Store, tmp_path: Path) -> None:
     file = model_file("model.gguf", BODY, HUB, make_wheels(tmp_path / "wheels", BODY, 1))
     store.partial(file).path.write_bytes(BODY[:1000])
-    with pytest.raises(OfflineError, match=r"model\.gguf is not on this disk, and --offline forbids"):
+    with pytest.raises(OfflineError, match=r"model\.gguf is not on this disk, and offline forbids"):
         pull(make_pair(file), store=store, offline=True)
     assert store.partial(file).path.read_bytes() == BODY[:1000]
 
@@ -113,7 +113,7 @@ def test_the_command_offline_with_nothing_there(store: Store) -> None:
     child = run_cli(PAIR, store.home, "pull", PAIR.name, "--offline", before=NO_SOCKETS)
     output, errors = child.communicate()
     assert (child.returncode, output) == (1, "")
-    assert "model.gguf is not on this disk, and --offline forbids the network." in errors
+    assert "model.gguf is not on this disk, and offline forbids the network." in errors
 
 
 def test_the_guard_of_the_command_sees_a_download(store: Store) -> None:

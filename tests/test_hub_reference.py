@@ -13,6 +13,7 @@ import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
+import localspec
 from localspec.errors import (
     AccessDenied,
     FileMissing,
@@ -209,7 +210,7 @@ def test_a_pulled_reference_is_pinned_and_needs_no_network(
     with pytest.raises(NotDownloaded) as caught:
         paths_on_disk(wanted, store)
     command = f"{REPO}:Q4_K_M -md {REPO}:Q8_0"
-    assert caught.value.remedy == f"Run `localspec pull {command}`."
+    assert caught.value.command == f"Run `localspec pull {command}`."
     target, draft = pull_references(wanted, store=store)
     assert draft is not None
     assert (target.read_bytes(), draft.read_bytes()) == (Q4, Q8)
@@ -243,11 +244,23 @@ def test_what_changes_upstream_does_not_change_what_was_pinned(hub: Hub, store: 
     # The test's hub has the same bytes at every commit: the pin sees that they are not the file.
     with pytest.raises(HashMismatch) as caught:
         pull_references(wanted, store=store)
-    assert "--update" in caught.value.remedy
+    assert "--update" in caught.value.command and "update=True" in caught.value.remedy
     second, _ = pull_references(wanted, store=store, update=True)
     assert second.read_bytes() == changed
     assert Pins(store.home).all()[0].target.sha256 == sha256(changed)
     assert pull_references(wanted, store=store)[0] == second
+
+
+def test_an_application_may_take_what_the_repository_has_now(hub: Hub, store: Store) -> None:
+    name = str(ref("Q4_K_M"))
+    localspec.pull(name, home=store.home)
+    hub.repos[REPO]["Some-Q4_K_M.gguf"] = content(77, 41_000)
+    localspec.pull(name, home=store.home)
+    assert Pins(store.home).all()[0].target.sha256 == sha256(Q4)
+    localspec.pull(name, home=store.home, update=True)
+    assert Pins(store.home).all()[0].target.sha256 == sha256(content(77, 41_000))
+    with pytest.raises(InvalidRequest, match="is no model of a hub"):
+        localspec.pull("smollm2-135m", home=store.home, update=True)
 
 
 def test_an_update_drops_the_old_bytes_once_the_new_are_there(hub: Hub, store: Store) -> None:
@@ -362,7 +375,7 @@ def test_each_refusal_has_its_sentence(
     assert type(caught.value) is kind
     assert words in caught.value.message
     assert caught.value.remedy
-    assert "--source" not in caught.value.remedy
+    assert "--source" not in caught.value.command
     assert caught.value.file == f"{REPO}:Q4_K_M"
     assert len(hub.asked_for) == 1
     assert Pins(store.home).all() == []
@@ -412,7 +425,7 @@ def test_offline_without_a_pin(store: Store, monkeypatch: pytest.MonkeyPatch) ->
         lambda: resolve(ref("Q4_K_M"), offline=True, home=store.home),
         lambda: pull_references([ref("Q4_K_M")], store=store, offline=True),
     ):
-        with pytest.raises(OfflineError, match="has not been pulled, and --offline forbids the network"):
+        with pytest.raises(OfflineError, match="has not been pulled, and offline forbids the network"):
             call()
 
 
@@ -518,7 +531,7 @@ def test_a_damaged_pin_is_named_and_replaced(hub: Hub, store: Store, text: str |
     ):
         with pytest.raises(StoreError, match=r"The pinned reference .* cannot be read") as caught:
             call()
-        assert "--update" in caught.value.remedy
+        assert "--update" in caught.value.command and "update=True" in caught.value.remedy
     assert Pins(store.home).all() == []
     pull_references([ref("Q4_K_M")], store=store, update=True)
     assert paths_on_disk([ref("Q4_K_M")], store)

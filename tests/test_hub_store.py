@@ -94,7 +94,8 @@ def test_what_is_missing_is_named_with_the_command(store: Store) -> None:
     assert caught.value.missing == ["draft.gguf"]
     assert "draft.gguf" in caught.value.message
     assert "target.gguf" not in caught.value.message
-    assert caught.value.remedy == "Run `localspec pull small`."
+    assert caught.value.remedy == 'Call `localspec.pull("small")`.'
+    assert caught.value.command == "Run `localspec pull small`."
 
 
 @pytest.mark.parametrize("size", [0, 2999, 3001])

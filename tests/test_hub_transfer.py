@@ -228,7 +228,8 @@ def test_a_proxy_that_is_not_there(hub: Hub, partial: Partial, monkeypatch: pyte
     huggingface_hub.close_session()
     with pytest.raises(SourceUnreachable, match="cannot be reached") as caught:
         fetch(partial)
-    assert "proxy" in caught.value.remedy
+    assert "through the proxy http://127.0.0.1:9 of HTTP_PROXY" in caught.value.message
+    assert "HTTP_PROXY" in caught.value.remedy
 
 
 def test_a_result_that_comes_too_late_is_handed_over() -> None:

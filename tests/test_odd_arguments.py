@@ -109,3 +109,22 @@ def test_memory_needed(path, name):
 
     outcomes = [refused(ask, value) for value in ODD]
     assert any(outcomes)
+
+
+def test_a_call_made_with_what_another_takes_says_which(llm):
+    for use, what in (
+        (lambda: llm.chat("hello"), r"messages is a text.*`generate` and `stream` take a text"),
+        (lambda: llm.chat(HELLO[0]), "messages is a dict.*Give a list of messages"),
+        (lambda: llm.stream(HELLO), r"The prompt is a list of messages.*`chat`"),
+        (lambda: llm.stream(HELLO[0]), "Give a text, a list of token ids or messages"),
+        (lambda: llm.conversation().ask(""), "The question is empty"),
+        (lambda: llm.conversation().ask(" \n"), "The question is empty"),
+    ):
+        with pytest.raises(InvalidRequest, match=what):
+            use()
+
+
+def test_text_parts_are_read_as_the_text_they_say(llm):
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    assert llm.render([{"role": "user", "content": parts}]) == llm.render(HELLO)
+    assert llm.tokenize([{"role": "user", "content": parts}]) == llm.render(HELLO)

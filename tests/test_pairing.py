@@ -32,7 +32,8 @@ def refused(target: Metadata, draft: Metadata) -> str:
     assert (error.target, error.draft) == (target.path, draft.path)
     assert str(error.reason) in error.message
     assert error.message == f"{draft.path.name} cannot draft for {target.path.name}: {error.reason}."
-    assert error.remedy == "--no-draft goes on without a draft."
+    assert error.remedy == "no_draft=True goes on without a draft."
+    assert error.command == "--no-draft goes on without a draft."
     return str(error.reason)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
+import pickle
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import localspec
@@ -257,6 +261,89 @@ def test_every_package_of_the_tree_is_in_pyproject() -> None:
         ".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "localspec").rglob("__init__.py")
     }
     assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages | {"localspec_models"}
+
+
+def sentences(tree: ast.AST) -> Iterator[str]:
+    """The texts with blanks in it, f-strings with {} for their values, but docstrings and what is named `command`."""
+    for node in ast.iter_child_nodes(tree):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring or re.search("command|readme", name_of(node).lower()):
+            continue
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            yield from sentences(node)
+        if " " in text:
+            yield text
+
+
+def name_of(node: object) -> str:
+    """Under what a node stands: an argument's, a variable's or a function's name."""
+    if isinstance(node, ast.Assign):
+        return " ".join(ast.unparse(target) for target in node.targets)
+    return next(
+        (str(name) for key in ("arg", "name", "id", "attr") if (name := getattr(node, key, None))), ""
+    )
+
+
+def test_who_uses_the_library_is_not_told_what_to_type() -> None:
+    """Below the command line no sentence names a command or a flag, but as the `command` of an error."""
+    from localspec.cli.app import COMMANDS, main
+
+    flags: set[str] = set()
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        below = list(command.commands.values()) if isinstance(command, click.Group) else []
+        for each in (command, *below):
+            flags |= {
+                flag for parameter in each.params for flag in (*parameter.opts, *parameter.secondary_opts)
+            }
+    words = sorted((re.escape(flag) for flag in flags if flag.startswith("-")), key=len, reverse=True)
+    typed = re.compile(rf"localspec ({'|'.join(COMMANDS)})\b|(?<![\w-])({'|'.join(words)})(?![\w-])")
+    found = []
+    for file in sorted((ROOT / "localspec").rglob("*.py")):
+        room = file.relative_to(ROOT / "localspec").parts[0]
+        if room not in ("cli", "doctor"):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            told = [text.replace("-m ensurepip", "") for text in sentences(tree)]
+            found += [f"{file.name}: {text}" for text in told if typed.search(text)]
+    assert found == []
+    assert (
+        typed.search("Run `localspec pull x`.")
+        and typed.search("(n_ctx, -c)")
+        and typed.search("--no-draft goes")
+    )
+
+
+def test_who_types_is_not_told_which_argument_to_pass() -> None:
+    """A remedy that names a call or a value of Python has other words for the command line."""
+    called = re.compile(r"localspec\.\w|\b\w+=(True|False|None|\")")
+    found = []
+    for file in sorted((ROOT / "localspec").rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and name_of(call.func).endswith(
+                ("Error", "Short", "Downloaded", "Request")
+            ):
+                told = [text for argument in call.args for text in sentences(ast.Expr(argument))]
+                worded = any(keyword.arg == "command" for keyword in call.keywords)
+                found += [f"{file.name}: {text}" for text in told if called.search(text) and not worded]
+    assert found == []
+
+
+def test_a_remedy_has_words_for_the_command_line_where_they_differ() -> None:
+    plain = errors.LocalspecError("It is wrong.", "Mend it.", name="x")
+    other = errors.PromptTooLong("It is long.", "Load with n_ctx.", command="Give -c.", n_ctx=4)
+    assert (str(plain), plain.command) == ("It is wrong. Mend it.", "Mend it.")
+    assert (str(other), other.command, other.n_ctx) == ("It is long. Load with n_ctx.", "Give -c.", 4)
+    again = pickle.loads(pickle.dumps(other.with_message("It is longer.", num_tokens=5)))
+    assert type(again) is errors.PromptTooLong and again.data == {"n_ctx": 4, "num_tokens": 5}
+    assert (again.message, again.remedy, again.command) == ("It is longer.", "Load with n_ctx.", "Give -c.")
 
 
 def test_the_tree_of_errors_is_drawn_whole():

@@ -101,7 +101,7 @@ def test_cancel_in_prefill_and_the_next_answer_is_right(real_llm):
 def test_a_prompt_with_a_foreign_draft_is_refused_with_the_reason(real_paths, smollm_path):
     with pytest.raises(PairingError) as caught:
         LLM.from_files(real_paths[0], smollm_path)
-    assert "SmolLM2" in str(caught.value) and "no-draft" in caught.value.remedy
+    assert "SmolLM2" in str(caught.value) and "no_draft=True" in caught.value.remedy
 
 
 def test_a_model_without_a_draft_looks_up_repeated_text(smollm_path):

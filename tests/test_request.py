@@ -117,7 +117,7 @@ def test_params_with_overrides() -> None:
     assert sampling_params(None, {}) == SamplingParams()
     params = sampling_params(SamplingParams(top_k=3), {"temperature": np.float64(0)})
     assert (params.top_k, params.temperature) == (3, 0.0)
-    with pytest.raises(InvalidRequest, match="no sampling parameter temprature"):
+    with pytest.raises(InvalidRequest, match=r"There is no option temprature.*Did you mean temperature"):
         sampling_params(None, {"temprature": 1})
 
 

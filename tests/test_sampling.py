@@ -213,7 +213,7 @@ def test_a_bias_that_leaves_nothing_is_blamed_and_not_the_model(temperature):
     assert caught.value.remedy
     with pytest.raises(DecodeError, match="The model returned a logit of nan") as broken:
         distribution(np.array([np.nan, 1.0, 2.0], dtype=np.float32), params)
-    assert "localspec pull NAME" in broken.value.remedy
+    assert "localspec pull NAME" in broken.value.command
 
 
 def test_defaults_are_the_documented_ones():

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from localspec import LLM
+from localspec.server.response_input import PASSED_OVER
 from localspec.server.response_store import Kept, ResponseStore
 
 from .scripted_llm import QWEN, ScriptedLLM
@@ -193,7 +194,7 @@ def test_a_conversation_goes_on_behind_a_call_that_is_no_json(client, says, llm,
     first = create(client, tools=[TOOL])
     assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
     assert create(client, "Why?", previous_response_id=first.id).output_text == "Well."
-    assert llm.prompts[1].count("<tool_call>") == 1
+    assert llm.prompts[1].count("<tool_call>") == 2
 
 
 def test_what_is_not_to_be_kept_is_not(client, says):
@@ -215,6 +216,51 @@ def test_an_answer_cut_off(client, says):
 def test_an_empty_answer(client, says):
     says("")
     assert create(client).output_text == ""
+
+
+def test_items_of_earlier_responses_are_referred_to(client, says, llm):
+    says(f"<think>Hm.</think>Sum.\n{CALL}", "Two.", "Two.")
+    first = create(client, tools=[TOOL])
+    result = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "2"}
+    question = {"role": "user", "content": "Hello?"}
+    create(client, [question, *(item.model_dump() for item in first.output), result], tools=[TOOL])
+    references = [{"type": "item_reference", "id": item.id} for item in first.output]
+    references[1].pop("type")
+    assert create(client, [question, *references, result], tools=[TOOL]).output_text == "Two."
+    assert llm.prompts[1] == llm.prompts[2]
+    client.responses.delete(first.id)
+    with pytest.raises(openai.BadRequestError, match="There is no item"):
+        create(client, [question, *references, result], tools=[TOOL])
+
+
+@pytest.mark.parametrize("kind", [*PASSED_OVER])
+def test_items_about_tools_that_openai_runs_are_passed_over_with_a_warning(client, says, llm, kind):
+    says("Yes.")
+    item = {"type": kind, "id": "x_1", "status": "completed", "output": "a"}
+    response = create(
+        client, [{"role": "user", "content": "One?"}, item, {"role": "user", "content": "Two?"}]
+    )
+    (warning,) = response.model_extra["warnings"]
+    assert (warning["param"], warning["code"]) == ("input[1]", "item_passed_over")
+    assert kind in warning["message"]
+    assert "One?" in llm.prompts[0]
+    assert "Two?" in llm.prompts[0]
+
+
+def test_old_calls_of_custom_tools_are_shown_as_calls(client, says, llm):
+    says("Yes.", "Yes.")
+    call = {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "*** Begin"}
+    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."}
+    create(client, [{"role": "user", "content": "One?"}, call, result])
+    custom = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    messages = [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "tool_calls": [custom]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Done."},
+    ]
+    client.chat.completions.create(model="tiny", messages=messages)
+    assert llm.prompts[0] == llm.prompts[1]
+    assert '{"name": "patch", "arguments": "*** Begin"}' in llm.prompts[0]
 
 
 class Sum(BaseModel):
@@ -272,7 +318,12 @@ def test_items_of_every_kind(client, says, llm):
         ({"input": 3}, "input"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+        ({"input": [{"id": "a"}]}, "input[0].id"),
+        ({"input": [{"type": "compaction", "encrypted_content": "a"}]}, "input[0].type"),
+        ({"input": [{"type": ["message"]}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call", "id": "a"}]}, "input"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
         ({"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0].call_id"),
@@ -284,7 +335,7 @@ def test_items_of_every_kind(client, says, llm):
         ({"truncation": "auto"}, "truncation"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "a"}]}, "tools[0].type"),
         ({"tools": [TOOL | {"name": "a b"}]}, "tools[0].name"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest, TemplateError
 from localspec.llama.template import ChatTemplate
-from localspec.text.messages import checked_messages
+from localspec.text.messages import ROLES, checked_messages
 from localspec.text.prompt import Literals, literals_of, render_prompt, text_prompt
 from tests.tinygguf import CHATML
 
@@ -60,9 +61,10 @@ def test_typed_control_tokens_stay_text(joins: tuple[str, ...]) -> None:
     assert ids == [3, *plain("user\n" + typed), 4, *plain("\n"), 3, *plain("assistant\n")]
 
 
-def test_control_tokens_in_a_role_stay_text() -> None:
-    template = ChatTemplate(CHATML, bos="", eos="", name="tiny.gguf")
-    ids = render_prompt(FakeVocabulary(), template, [{"role": "user<|im_end|>", "content": ""}])
+def test_control_tokens_in_a_name_stay_text() -> None:
+    template = ChatTemplate(CHATML.replace("['role']", "['name']"), bos="", eos="", name="tiny.gguf")
+    message = {"role": "user", "name": "user<|im_end|>", "content": ""}
+    ids = render_prompt(FakeVocabulary(), template, [message])
     assert ids == [3, *plain("user<|im_end|>\n"), 4, *plain("\n"), 3, *plain("assistant\n")]
 
 
@@ -179,7 +181,7 @@ def test_no_template_is_the_templates_error() -> None:
 GOOD: dict[str, Any] = {"role": "user", "content": "Hi"}
 
 
-def called(name: str, arguments: str) -> dict[str, Any]:
+def called(name: str, arguments: Any) -> dict[str, Any]:
     return {
         "role": "assistant",
         "tool_calls": [{"id": "a", "function": {"name": name, "arguments": arguments}}],
@@ -191,28 +193,32 @@ def called(name: str, arguments: str) -> dict[str, Any]:
     [
         ([], "messages is empty"),
         (None, "messages is a NoneType"),
-        ("Hi", "messages is a str"),
         (GOOD, "messages is a dict"),
         ([GOOD, "Hi"], "Message 1 is a str"),
         ([{"role": "user"}], "Message 0 has no text as its content"),
         ([{"content": "Hi"}], "Message 0 has no text as its role"),
         ([GOOD, {"role": "user", "content": None}], "Message 1 has no text as its content"),
-        ([{"role": "user", "content": ["Hi"]}], "Message 0 has no text as its content"),
-        ([{"role": "", "content": "Hi"}], "Message 0 has an empty role"),
+        ([{"role": "user", "content": {"text": "Hi"}}], "Message 0 has no text as its content"),
+        ([{"role": "", "content": "Hi"}], "Message 0 has the role ''."),
+        (
+            [GOOD, {"role": "user", "content": [{"type": "text", "text": "a\0b"}]}],
+            "content of message 1 holds a NUL",
+        ),
+        ([GOOD, {"role": "wizard", "content": "Hi"}], "Message 1 has the role 'wizard'."),
+        ([{"role": "User", "content": "Hi"}], "Message 0 has the role 'User'."),
         ([{**GOOD, "names": []}], "The names of message 0 is a list"),
         ([{**GOOD, "tool_calls": "f"}], "Message 0 has tool_calls of type str"),
         ([{**GOOD, "tool_calls": ["f"]}], "Message 0 has tool_calls without function.name"),
-        ([called("f", "{")], "Message 0 has tool_calls whose arguments are no JSON ("),
-        ([called("f", "[1]")], "Message 0 has tool_calls whose arguments are no JSON object"),
+        ([called("f", {1, 2})], "Message 0 has tool_calls whose arguments are no JSON ("),
+        ([called("f", [object()])], "Message 0 has tool_calls whose arguments are no JSON ("),
         ([called("f\0", "{}")], "A tool call of message 0 holds a NUL"),
-        ([called("f", '{"a": "\\u0000"}')], "A tool call of message 0 holds a NUL"),
-        ([called("f", '{"a": "\\ud83d"}')], "A tool call of message 0 holds half a surrogate pair"),
         (
             [GOOD, {"role": "user", "content": "a\0b"}],
             "content of message 1 holds a NUL character at position 1",
         ),
         ([GOOD, {"role": "user", "content": "ab\ud83d"}], "(U+D83D) at position 2"),
-        ([{"role": "us\0er", "content": ""}], "The role of message 0 holds a NUL"),
+        ([{"role": "us\0er", "content": ""}], "Message 0 has the role 'us\\x00er'."),
+        ("Hi", "messages is a text."),
     ],
 )
 def test_bad_messages(messages: Any, what: str) -> None:
@@ -224,10 +230,136 @@ def test_bad_messages(messages: Any, what: str) -> None:
     assert caught.value.name == "messages"
 
 
+def test_a_refused_role_comes_with_the_list_of_roles() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked_messages([{"role": "wizard", "content": "Hi"}])
+    assert all(role in caught.value.remedy for role in ROLES)
+    for role in ROLES:
+        (message,) = checked_messages([{"role": role, "content": "Hi"}])
+        assert message["role"] == ("system" if role == "developer" else role)
+
+
+def test_text_parts_are_one_text() -> None:
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "input_text", "text": "b"},
+        {"type": "output_text", "text": "c", "annotations": []},
+        {"type": "refusal", "refusal": "d"},
+        {"type": "text", "text": ""},
+    ]
+    for content in (parts, tuple(parts)):
+        assert checked_messages([{"role": "user", "content": content}]) == [
+            {"role": "user", "content": "abcd"}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "messages[1].content[1].type"),
+        ({"text": "a"}, "messages[1].content[1].type"),
+        ({"type": ["text"], "text": "a"}, "messages[1].content[1].type"),
+        ({"type": "text"}, "messages[1].content[1].text"),
+        ({"type": "text", "text": 7}, "messages[1].content[1].text"),
+        ({"type": "refusal", "text": "a"}, "messages[1].content[1].refusal"),
+        ("a", "messages[1].content[1]"),
+        (None, "messages[1].content[1]"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused_by_its_place(part: Any, name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked_messages([GOOD, {"role": "user", "content": [{"type": "text", "text": "a"}, part]}])
+    assert (caught.value.name, name in caught.value.message) == (name, True)
+    assert caught.value.remedy
+
+
 def test_what_a_model_wrote_is_never_refused_for_a_nul():
     said = {"role": "assistant", "content": "a\0b"}
     assert checked_messages([GOOD, said]) == [GOOD, {"role": "assistant", "content": "a\ufffdb"}]
     assert said["content"] == "a\0b"
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ('{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}),
+        ({"a": 1}, {"a": 1}),
+        (None, {}),
+        ("", {}),
+        (" \n", {}),
+        ("[]", "[]"),
+        ([], "[]"),
+        ("null", "null"),
+        ('"Rome"', '"Rome"'),
+        ("Rome", "Rome"),
+        (3, "3"),
+        ('{"location', '{"location'),
+        ('{"a": 1} b', '{"a": 1} b'),
+        ('{"a": "\\u0000\\ud83d"}', {"a": "\ufffd\ufffd"}),
+        ('{"\\u0000": {"a\\udc00": ["\\ud83d"]}}', {"\ufffd": {"a\ufffd": ["\ufffd"]}}),
+        ('{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+        ("\0\ud83d", "\ufffd\ufffd"),
+        ('{"a": ' + "1" * 5000 + "}", '{"a": ' + "1" * 5000 + "}"),
+        ('{"a": ' * 64 + "1" + "}" * 64, json.loads('{"a": ' * 64 + "1" + "}" * 64)),
+        ('{"a": ' * 65 + "1" + "}" * 65, '{"a": ' * 65 + "1" + "}" * 65),
+        ('{"a": ' + "[" * 50_000, '{"a": ' + "[" * 50_000),
+        ('{"a": ' + "[" * 50_000 + "]" * 50_000 + "}", '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}"),
+    ],
+)
+def test_arguments_that_a_model_wrote_are_an_object_or_text(given: Any, taken: Any) -> None:
+    (message,) = checked_messages([called("f", given)])
+    assert message["tool_calls"][0]["function"]["arguments"] == taken
+
+
+ITEMS = (
+    "{% for name, value in messages[0].tool_calls[0].function.arguments | items %}"
+    "{{ name }}={{ value }};{% endfor %}"
+)
+METHOD = ITEMS.replace(" | items", ".items()")
+JOINED = "{{ '[' + messages[0].tool_calls[0].function.arguments + ']' }}"
+TOJSON = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+EITHER = (
+    "{% set it = messages[0].tool_calls[0].function.arguments %}"
+    "{% if it is string %}{{ it }}{% else %}{{ it | tojson }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "of_object", "of_text"),
+    [
+        (ITEMS, "a=1;", 'arguments={"a;'),
+        (METHOD, "a=1;", 'arguments={"a;'),
+        (JOINED, '[{"a": 1}]', '[{"a]'),
+        (TOJSON, '{"a": 1}', '"{\\"a"'),
+        (EITHER, '{"a": 1}', '{"a'),
+    ],
+)
+def test_templates_get_arguments_in_the_form_that_they_take(
+    source: str, of_object: str, of_text: str
+) -> None:
+    template = ChatTemplate(source, bos="", eos="", name="tiny.gguf")
+    for arguments, shown in (('{"a": 1}', of_object), ('{"a', of_text)):
+        assert render_prompt(FakeVocabulary(), template, [called("f", arguments)]) == plain(shown)
+
+
+def test_a_template_that_fails_in_every_form_says_its_first_reason() -> None:
+    source = (
+        "{% if messages[0].tool_calls[0].function.arguments is string %}{{ a.b.c }}{% endif %}{{ 1 / 0 }}"
+    )
+    template = ChatTemplate(source, bos="", eos="", name="tiny.gguf")
+    with pytest.raises(TemplateError, match="ZeroDivisionError"):
+        render_prompt(FakeVocabulary(), template, [called("f", "{}")])
+
+
+def test_control_tokens_in_arguments_stay_text() -> None:
+    template = ChatTemplate(EITHER, bos="", eos="", name="tiny.gguf")
+    for arguments in ("<|im_end|>", '{"<s>": "<|im_end|>"}'):
+        assert render_prompt(FakeVocabulary(), template, [called("f", arguments)]) == plain(arguments)
+
+
+def test_all_that_a_model_wrote_is_read_without_nul() -> None:
+    said = {"role": "assistant", "content": "", "reasoning_content": "a\0b"}
+    assert checked_messages([said])[0]["reasoning_content"] == "a\ufffdb"
 
 
 @pytest.mark.parametrize("text", ["", "a\0", "\udc00", None, 3])

@@ -33,6 +33,7 @@ class Index:
     chunk_pause: float = 0.0
     served: int = 0
     asked: list[str] = field(default_factory=list)
+    agents: set[str | None] = field(default_factory=set)
     on_stall: Callable[[], None] = lambda: None
     url: str = ""
     closing: threading.Event = field(default_factory=threading.Event)
@@ -54,6 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
+        self.index.agents.add(self.headers.get("User-Agent"))
         if self.path.startswith("/files/"):
             self.send_wheel(self.index.folder / self.path.removeprefix("/files/"))
         elif self.index.page_fault == "hang":

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from localspec.answers.queue import Ticket
-from localspec.answers.request import Chunk, Completion, Request
-from localspec.checks import check_draft_tokens, check_verify, checked_processors, checked_prompt, shown
+from localspec.answers.request import AnswerOptions, Chunk, Completion, Request
+from localspec.checks import (
+    check_draft_tokens,
+    check_names,
+    check_verify,
+    checked_processors,
+    checked_prompt,
+    shown,
+)
 from localspec.compute.vocabulary import Vocabulary
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller
@@ -33,6 +40,7 @@ def make_request(engine: Engine, ids: list[int], draft_tokens: int | str, option
     draft_tokens: what holds where `options`, those of `AnswerOptions`, say nothing.
     Raises `InvalidRequest` or `PromptTooLong`.
     """
+    check_names(options, AnswerOptions.__annotations__)
     options = dict(options)
     context, vocab = engine.target, engine.vocab
     own_draft_tokens = options.pop("draft_tokens", None)
@@ -61,7 +69,7 @@ def _predicted_ids(vocab: Vocabulary, text: str) -> tuple[int, ...]:
     try:
         return tuple(vocab.tokenize(text, parse_special=False)) if text else ()
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, error.remedy, name="prediction") from None
+        raise error.with_message(error.message, name="prediction") from None
 
 
 def _constraint(vocab: Vocabulary, grammar: Any, schema: Any) -> Constraint | None:
@@ -95,14 +103,20 @@ def sampler_of(engine: Engine, request: Request) -> Sampler:
 
 def answer_chunks(
     engine: Engine, controller: Controller, request: Request, ticket: Ticket
-) -> Iterator[Chunk]:
-    """Decode one answer; the engine must be this caller's alone until the end."""
+) -> Generator[Chunk]:
+    """Decode one answer; the engine must be this caller's alone until the end.
+
+    A cancelled ticket, a cancelled pass, and `DecodeCancelled` thrown in between two chunks lead to the last chunk.
+    """
     log.debug("answering %d prompt tokens, at most %s", len(request.ids), request.params.max_tokens)
     engine.prefixes.switch(request.ids)
     answer = _Answer(engine, controller, request)
-    for step in _rounds(answer.generation, ticket):
-        if (chunk := answer.take(step)) is not None:
-            yield chunk
+    try:
+        for step in _rounds(answer.generation, ticket):
+            if (chunk := answer.take(step)) is not None:
+                yield chunk
+    except DecodeCancelled:
+        pass
     yield answer.last()
 
 
@@ -193,13 +207,10 @@ def cancelled_chunk(request: Request, drafting: str) -> Chunk:
 
 
 def _rounds(generation: Generation, ticket: Ticket) -> Iterator[Step]:
-    """Every round, until the end or a cancel."""
+    """Every round, until the end or a cancel. Raises `DecodeCancelled` for a pass that was stopped."""
     steps = run(generation)
-    try:
-        while not ticket.cancelled and (step := next(steps, None)) is not None:
-            yield step
-    except DecodeCancelled:
-        return
+    while not ticket.cancelled and (step := next(steps, None)) is not None:
+        yield step
 
 
 def _notice(engine: Engine, generation: Generation) -> str:

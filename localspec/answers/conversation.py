@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, Unpack, cast
 
 from localspec.answers.request import AnswerOptions, Completion
 from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
 from localspec.answers.stream import AnswerStream
-from localspec.answers.turn import Turn
-from localspec.checks import StrPath
+from localspec.answers.turn import Message, Turn, first_with_room, room_for_answer, written
+from localspec.checks import StrPath, as_integer, check_names, check_when_full
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
 from localspec.engine.engine import Engine
-from localspec.errors import EngineBusy, InvalidRequest
+from localspec.errors import EngineBusy, InvalidRequest, PromptTooLong
 from localspec.text.continuation import Prompt, Said, next_prompt
 from localspec.text.messages import checked_text
 
-Message = dict[str, str]
 CANCEL_SECONDS = 5.0
 """How long the next question waits for the thread that reads a cancelled answer to take its end."""
+
+_GO_ON = (
+    'when_full = "drop_oldest" goes on without the oldest turns, and undo() takes the last one back; '
+    "or load the model with a larger context (n_ctx)."
+)
 
 
 class Answers(Protocol):
@@ -43,13 +47,21 @@ class Conversation:
     cancelled keeps what it said, if it is read to its end before the next question; one that was closed, dropped or
     failed leaves no trace.
 
-    system, defaults: hold from the next question on when they are changed.
+    A context that is full: with `when_full` "error" a question that no longer fits raises `PromptTooLong`; with
+    "drop_oldest" the model is no longer shown the oldest turns, whole ones, until there is room for question and
+    answer. The notice of the completion (and, before the first chunk, of the stream) then says which. They stay in
+    `turns` and `messages`; `dropped` is their number, and `seen` what is left of the messages.
+
+    system, when_full, defaults: hold from the next question on when they are changed.
     reread: why the history had to be rendered and read again for the last question, or "" where its ids were kept.
     restored: after `load`, what became of the saved state of the models, in a sentence.
     """
 
-    def __init__(self, llm: Answers, system: str = "", **defaults: Unpack[AnswerOptions]) -> None:
+    def __init__(
+        self, llm: Answers, system: str = "", *, when_full: str = "error", **defaults: Unpack[AnswerOptions]
+    ) -> None:
         self._llm = llm
+        self.when_full = check_when_full(when_full)
         self.system = checked_text(system, "The system prompt", name="system")
         self.defaults = _checked_options(cast(dict[str, Any], defaults))
         self.reread = ""
@@ -65,20 +77,33 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """System prompt, questions and answers, as `LLM.chat` takes them."""
-        return self._messages(self._turns)
+        """System prompt, questions and answers, as `LLM.chat` takes them; those that were dropped too."""
+        return list(written(self.system, self._turns))
+
+    @property
+    def dropped(self) -> int:
+        """How many of the oldest turns the model no longer sees; `undo` takes that back with the turn that did it."""
+        return self._turns[-1].dropped if self._turns else 0
+
+    @property
+    def seen(self) -> list[Message]:
+        """Those of `messages` that the model still sees: the next question is answered behind these, or fewer."""
+        return list(written(self.system, self._turns[self.dropped :]))
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Everything that was read and written so far."""
+        """Everything that was read and written so far, without the turns that were dropped."""
         return (*self._turns[-1].said.prompt, *self._turns[-1].said.ids) if self._turns else ()
 
     def ask(self, text: str, **options: Unpack[AnswerOptions]) -> AnswerStream:
         """The answer to the next question; options go before the conversation's defaults.
 
-        Raises `EngineBusy` while an earlier answer is unfinished, and what `LLM.chat` raises.
+        Raises `InvalidRequest` for a text of blanks, `EngineBusy` while an earlier answer is unfinished, and what
+        `LLM.chat` raises.
         """
         question = checked_text(text, "The question", name="text")
+        if not question.strip():
+            raise InvalidRequest("The question is empty.", "Ask something.", name="text")
         self._let_cancelled_end()
         with self._lock:
             return self._answer(self._turns, question, 0, options)
@@ -129,7 +154,9 @@ class Conversation:
                 write_saved(path, Saved(self.system, self._turns, cells), engine)
 
     @classmethod
-    def load(cls, llm: Answers, path: StrPath, **defaults: Unpack[AnswerOptions]) -> Conversation:
+    def load(
+        cls, llm: Answers, path: StrPath, *, when_full: str = "error", **defaults: Unpack[AnswerOptions]
+    ) -> Conversation:
         """A saved conversation, ready to go on where it was. Load only files of your own: a forged state is not safe.
 
         Saved under another model file, build or setting, the ids are kept and read again at the next question;
@@ -137,7 +164,7 @@ class Conversation:
         """
         with llm.exclusive() as engine:
             saved = read_saved(path, engine)
-            conversation = cls(llm, saved.system, **defaults)
+            conversation = cls(llm, saved.system, when_full=when_full, **defaults)
             conversation._turns = saved.turns
             conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
         return conversation
@@ -151,14 +178,42 @@ class Conversation:
         seed = merged["seed"] if "seed" in merged else getattr(params, "seed", None)
         if attempt and seed is not None:
             merged["seed"] = attempt_seed(SamplingParams(seed=seed).seed, attempt)
-        messages = [*self._messages(earlier), _message("user", question)]
         with self._llm.using() as engine:
-            said = earlier[-1].said if earlier else None
-            prompt = next_prompt(engine.vocab, engine.template, messages, said)
-        stream = self._llm.stream(prompt.ids, **cast(AnswerOptions, merged))
-        self.reread = prompt.reread
+            prompt, dropped, notice = self._prompt(engine, earlier, question, merged)
+        try:
+            stream = self._llm.stream(prompt.ids, **cast(AnswerOptions, merged))
+        except PromptTooLong as error:
+            if self.when_full == "error" and earlier:
+                error.remedy = _GO_ON
+            raise
+        stream.notice, self.reread = notice, notice or prompt.reread
         self._pending = pending = weakref.ref(stream)
-        return stream.when_complete(partial(self._record, pending, earlier, question, attempt, prompt))
+        return stream.when_complete(
+            partial(self._record, pending, earlier, question, attempt, prompt, dropped)
+        )
+
+    def _prompt(
+        self, engine: Engine, earlier: tuple[Turn, ...], question: str, options: dict[str, Any]
+    ) -> tuple[Prompt, int, str]:
+        """What the model reads, how many of the oldest turns are not in it, and which were dropped just now."""
+
+        @cache
+        def beginning_with(turn: int, said: Said | None = None) -> Prompt:
+            messages = list(written(self.system, earlier[turn:], question))
+            return next_prompt(engine.vocab, engine.template, messages, said)
+
+        when_full = check_when_full(self.when_full)
+        dropped = earlier[-1].dropped if earlier else 0
+        prompt = beginning_with(dropped, earlier[-1].said if earlier else None)
+        if when_full == "error" or dropped == len(earlier):
+            return prompt, dropped, ""
+        n_ctx, room = engine.target.n_ctx, room_for_answer(engine.target.n_ctx, _max_tokens(options))
+        if len(prompt.ids) <= n_ctx - room:
+            return prompt, dropped, ""
+        dropped = first_with_room(
+            lambda turn: len(beginning_with(turn).ids), dropped, len(earlier), n_ctx, room
+        )
+        return beginning_with(dropped), dropped, _dropped_notice(n_ctx, dropped, len(earlier))
 
     def _record(
         self,
@@ -167,6 +222,7 @@ class Conversation:
         question: str,
         attempt: int,
         prompt: Prompt,
+        dropped: int,
         completion: Completion,
     ) -> None:
         if completion.finish_reason == "cancelled" and not completion.ids:
@@ -174,7 +230,7 @@ class Conversation:
         said = Said(prompt.ids, prompt.digest, completion.ids, completion.text)
         with self._lock:
             if pending is self._pending:  # else it was closed, and the conversation went on, a moment before
-                self._turns = (*earlier, Turn(question, completion.text, attempt, said))
+                self._turns = (*earlier, Turn(question, completion.text, attempt, said, dropped))
 
     def _unfinished(self) -> AnswerStream | None:
         stream = self._pending() if self._pending is not None else None
@@ -194,26 +250,20 @@ class Conversation:
             "The last answer of this conversation is unfinished.", "Read it to its end, or close it."
         )
 
-    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
-        return list(_written(self.system, turns))
+
+def _max_tokens(options: dict[str, Any]) -> int | None:
+    """What is asked for; `LLM.stream` refuses what makes no sense."""
+    params = options.get("params")
+    return as_integer(
+        options["max_tokens"] if "max_tokens" in options else getattr(params, "max_tokens", None)
+    )
 
 
-def _written(system: str, turns: Sequence[Turn]) -> Iterator[Message]:
-    if system:
-        yield _message("system", system)
-    for turn in turns:
-        yield _message("user", turn.question)
-        yield _message("assistant", turn.answer)
-
-
-def _message(role: str, content: str) -> Message:
-    return {"role": role, "content": content}
+def _dropped_notice(n_ctx: int, dropped: int, turns: int) -> str:
+    which = "turn 1" if dropped == 1 else f"turns 1 to {dropped}"
+    return f"The context of {n_ctx} tokens is full: the model no longer sees {which} of {turns}."
 
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    known = AnswerOptions.__annotations__
-    if unknown := sorted(set(options) - set(known)):
-        raise InvalidRequest(
-            f"There is no option {', '.join(unknown)}.", f"Known ones are {', '.join(known)}."
-        )
+    check_names(options, AnswerOptions.__annotations__)
     return options

@@ -97,14 +97,16 @@ class AnswerQueue:
     def admit(self, ticket: Ticket) -> Iterator[bool]:
         """Wait for those who came before; False, and the engine is somebody else's, for a ticket that was cancelled.
 
-        Raises `EngineBusy` where waiting would never end, `EngineClosed`.
+        Raises `EngineBusy` where waiting would never end, `EngineClosed` for a ticket that `close` did not end.
         """
         check_process()
         with self._changed:
             self._waiting.append(ticket)
             try:
                 self._wait_for(ticket)
-                self._refuse_closed()
+                self._hold_at_exit()
+                if not ticket.cancelled:
+                    self._refuse_closed()
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
@@ -237,6 +239,8 @@ class AnswerQueue:
         with self._changed:
             self._closing = True
             self._stop_background()
+            for ticket in list(self._open):  # with the same lock: who waits is cancelled, and not refused
+                ticket.cancelled = True
             self._changed.notify_all()
         while True:
             self.cancel()
@@ -268,9 +272,12 @@ class AnswerQueue:
         self._exiting = True
         self.close(free, timeout)
 
-    def _refuse_closed(self) -> None:
+    def _hold_at_exit(self) -> None:
         while self._exiting and threading.current_thread().daemon:
             # It ends with the process. An error would be the last thing the user sees of a program that ended well.
             self._changed.wait()
+
+    def _refuse_closed(self) -> None:
+        self._hold_at_exit()
         if self._closing:
             raise closed()

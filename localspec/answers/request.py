@@ -60,7 +60,7 @@ class Completion:
 
     ids: its tokens without the end-of-generation id. finish_reason: "stop", "length" or "cancelled".
     seed: the one asked for, which gives the same text with any draft; None: the answer does not repeat.
-    drafting: whether tokens were drafted, and why not. notice: one sentence for the user, or "".
+    drafting: whether tokens were drafted, and why not. notice: what the user should know, in sentences, or "".
     drafted: for each id, whether it came from the draft. logprobs: for each id, where they were asked for.
     """
 

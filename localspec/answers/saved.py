@@ -24,7 +24,8 @@ from localspec.engine.engine import Engine
 from localspec.errors import ConversationFileError, StateError
 from localspec.text.continuation import Said
 
-FORMAT = 1
+FORMAT = 2
+"""1 knew no dropped turns, and is read still."""
 WORTH = 0.5
 """Cells are saved where they hold at least this share of the conversation; the rest is read again."""
 _HEADER = "conversation.json"
@@ -145,9 +146,9 @@ def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
     path = checked_path("path", path)
     try:
         header, states = _unzip(path)
-        if header["format"] != FORMAT:
+        if header["format"] not in (1, FORMAT):
             raise ConversationFileError(
-                f"{path} has the format {header['format']!r:.40}, and this version knows {FORMAT}.",
+                f"{path} has the format {header['format']!r:.40}, and this version knows 1 and {FORMAT}.",
                 "Use the version of localspec that wrote it.",
                 path=str(path),
             )
@@ -198,6 +199,7 @@ def _packed(turns: Sequence[Turn]) -> list[dict[str, Any]]:
                 "question": turn.question,
                 "answer": turn.answer,
                 "attempt": turn.attempt,
+                "dropped": turn.dropped,
                 "shared": shared,
                 "prompt": list(turn.said.prompt[shared:]),
                 "ids": list(turn.said.ids),
@@ -211,13 +213,16 @@ def _packed(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 def _unpacked(packed: list[dict[str, Any]], n_vocab: int) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     following: tuple[int, ...] = ()
-    for entry in reversed(packed):
+    for index, entry in reversed(list(enumerate(packed))):
         prompt = (*following[: int(entry["shared"])], *entry["prompt"])
         ids, answer = tuple(entry["ids"]), _text(entry["answer"])
         if not prompt or not all(type(token) is int and 0 <= token < n_vocab for token in (*prompt, *ids)):
             raise ValueError("a token id is outside the vocabulary")
+        dropped = entry.get("dropped", 0)
+        if type(dropped) is not int or not 0 <= dropped <= index:
+            raise ValueError("more turns are dropped than there are")
         said = Said(prompt, _text(entry["digest"]), ids, answer)
-        turns.append(Turn(_text(entry["question"]), answer, int(entry["attempt"]), said))
+        turns.append(Turn(_text(entry["question"]), answer, int(entry["attempt"]), said, dropped))
         following = prompt
     return tuple(turns[::-1])
 

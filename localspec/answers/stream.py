@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import Chunk, Completion
-from localspec.errors import EngineBusy
+from localspec.errors import DecodeCancelled, EngineBusy
 from localspec.system.forks import check_process, is_forked
 
 
 class AnswerStream(Iterator[Chunk]):
-    """The chunks of one answer. Any thread may read on, one at a time; closing or dropping it frees the engine."""
+    """The chunks of one answer. Any thread may read on, one at a time; closing or dropping it frees the engine.
 
-    def __init__(self, queue: AnswerQueue, ticket: Ticket, chunks: Iterator[Chunk]) -> None:
+    The last chunk carries the completion, always: one that was ended, by whatever call and thread, has the finish
+    reason `cancelled`, unless the answer was whole already. Only an error that reading raises comes instead of it.
+
+    chunks: yields its last chunk also where `DecodeCancelled` is thrown in between two of them.
+    notice: a sentence for the user that is known before the answer, or ""; the completion's own begins with it.
+    """
+
+    notice = ""
+
+    def __init__(self, queue: AnswerQueue, ticket: Ticket, chunks: Generator[Chunk]) -> None:
         self._queue, self._ticket, self._chunks = queue, ticket, chunks
+        self._last: Chunk | None = None
         self._when_complete: Callable[[Completion], None] = _tell_nobody
         self._taken_over = self._untold = False
         self._telling = threading.Lock()  # of these two
@@ -32,16 +45,20 @@ class AnswerStream(Iterator[Chunk]):
                 raise EngineBusy("This answer is being read further up in this thread.", "Read it there.")
             self._ticket.thread = threading.current_thread()
             try:
-                chunk = next(self._chunks)
+                chunk = self._last or next(self._chunks)
+                self._last = None
             except BaseException:
                 if not self._untold:
                     self._ended.set()
                 raise
-        if chunk.completion is not None:
+        if (completion := chunk.completion) is not None:
+            if self.notice:
+                completion = replace(completion, notice=f"{self.notice} {completion.notice}".rstrip())
+                chunk = replace(chunk, completion=completion)
             with self._telling:
                 self._untold = self._taken_over
             if not self._untold:
-                self.tell(chunk.completion)
+                self.tell(completion)
         return chunk
 
     def tell(self, completion: Completion) -> None:
@@ -55,7 +72,7 @@ class AnswerStream(Iterator[Chunk]):
     @property
     def executing(self) -> bool:
         """Whether a thread computes it right now."""
-        return bool(getattr(self._chunks, "gi_running", False))
+        return getgeneratorstate(self._chunks) == GEN_RUNNING
 
     @property
     def ended(self) -> bool:
@@ -89,7 +106,7 @@ class AnswerStream(Iterator[Chunk]):
         self._queue.cancel([self._ticket])
 
     def close(self) -> None:
-        """End this answer without reading it on, from any thread.
+        """End this answer and free the engine, from any thread; a conversation goes on as if it was not asked.
 
         What another thread computes for it is cancelled first. Within its own reading (a callback, a signal handler)
         it is cancelled, and ends after that.
@@ -112,9 +129,16 @@ class AnswerStream(Iterator[Chunk]):
     def _close(self) -> bool:
         if self.executing:
             return False
-        self._chunks.close()  # type: ignore[attr-defined]
-        self._untold = False
-        self._ended.set()
+        self._ticket.cancelled = True  # one that has not begun says so when it is read
+        try:
+            # The engine may be freed before its reader comes back, so the end is made now.
+            if getgeneratorstate(self._chunks) == GEN_SUSPENDED:
+                with suppress(DecodeCancelled, StopIteration):  # it was at its end
+                    self._last = self._chunks.throw(DecodeCancelled("The answer was closed."))
+                self._chunks.close()
+        finally:
+            self._untold = False
+            self._ended.set()
         return True
 
     def wait(self, timeout: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, model_options_with, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
+from localspec.cli.terminal import write_json
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "draft_tokens": {
@@ -88,7 +88,7 @@ def acceptance(
         with progress_of(quiet, "reading") as progress:
             result = report(opening.pair_title(options, llm), settings, recorder.run(chosen, progress))
     if as_json:
-        click.echo(json.dumps(result))
+        write_json(result)
     else:
         _show(result)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from localspec.cli.options import json_option, offline_option, quiet_option
+from localspec.cli.terminal import write_json
 
 
 @click.command(short_help="Make a pair of models of your own.")
@@ -63,7 +62,7 @@ def add(
     path = keep_pair(pair, store)
     here = all(store.path(file) for file in pair.files)
     if as_json:
-        click.echo(json.dumps({"pair": name, "pair_file": str(path), "on_disk": here}))
+        write_json({"pair": name, "pair_file": str(path), "on_disk": here})
     else:
         click.echo(f"{name} was added: {path}")
         click.echo(f"localspec {'chat' if here else 'pull'} {name}")

@@ -42,6 +42,18 @@ COMMANDS = {
     "suggest": "localspec.cli.suggest:suggest",
     "doctor": "localspec.cli.doctor:doctor",
 }
+MEANT = {
+    "run": "chat",
+    "ask": "chat",
+    "ls": "list",
+    "get": "pull",
+    "download": "pull",
+    "install": "pull",
+    "remove": "rm",
+    "delete": "rm",
+    "info": "show",
+}
+"""What other programs call it."""
 INTERRUPTED = 130
 TERMINATED = 143
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
@@ -72,7 +84,8 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], COMMANDS, n=2)
+            meant = MEANT.get(args[0].lower())
+            near = [meant] if meant else difflib.get_close_matches(args[0], COMMANDS, n=2)
             if not near:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", ctx) from None
@@ -145,7 +158,7 @@ def _report(error: Exception, output_failed: bool) -> None:
 
 def _sentence(error: Exception, output_failed: bool) -> str:
     if isinstance(error, LocalspecError):
-        return f"{error.message}\n{error.remedy}".rstrip()
+        return f"{error.message}\n{error.command}".rstrip()
     if isinstance(error, MemoryError):
         return "there is not enough memory.\nUse a smaller -c/--ctx-size or a smaller model."
     if isinstance(error, OSError) and output_failed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
+from localspec.cli.terminal import write_json
 
 PARTS = ("classes", "greedy", "sampled", "seed")
 SCENARIOS = ("code", "creative", "summary")
@@ -102,7 +102,7 @@ def audit(
             parts = dict(Audit(llm, audit_options, progress).run(chosen))
         result = audit_report(opening.pair_title(options, llm), llm, parts)
     if as_json:
-        click.echo(json.dumps(result))
+        write_json(result)
     else:
         _show(result)
     click.get_current_context().exit(0 if result["passed"] else 1)

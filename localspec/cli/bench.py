@@ -28,8 +28,8 @@ class DraftLengths(click.ParamType):  # type: ignore[type-arg]
         """The text, checked, in small letters and without blanks."""
         text = str(value).replace(" ", "").lower()
         numbers = text.split(",")
-        if text != "auto" and not all(n.isascii() and n.isdigit() and 0 < int(n) < 1000 for n in numbers):
-            self.fail(f"{value!r} is not auto or whole numbers from 1 up, such as 1,3,5,8.", param, ctx)
+        if text != "auto" and not all(n.isascii() and n.isdigit() and 0 < int(n) <= 31 for n in numbers):
+            self.fail(f"{value!r} is not auto or whole numbers from 1 to 31, such as 1,3,5,8.", param, ctx)
         return text
 
     def get_metavar(self, *_args: object, **_kwargs: object) -> str:

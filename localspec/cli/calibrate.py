@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -15,7 +14,7 @@ from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import busy, say
+from localspec.cli.terminal import busy, say, write_json
 
 if TYPE_CHECKING:
     from localspec.decoding.costs import CostTable
@@ -50,7 +49,7 @@ def calibrate(
                 role: {"file": str(context.weights.path), **table.to_dict()}
                 for role, (context, table) in tables.items()
             }
-            click.echo(json.dumps(described))
+            write_json(described)
         else:
             for role, (context, table) in tables.items():
                 _show(f"{role}: {context.weights.path.name}, {context.threads} threads", table)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from localspec.checks import WHEN_FULL
 from localspec.cli import opening
-from localspec.cli.answer import figures, write_out
+from localspec.cli.answer import cut_off, figures, write_out
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
-from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer
+from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer, write_json
 
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
@@ -21,16 +22,27 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Chat with a model pair, or answer one prompt.")
 @model_options
-@click.option("-p", "--prompt", metavar="TEXT", help="Answer this and exit; standard input is not read.")
+@click.argument("question", nargs=-1)
+@click.option("-p", "--prompt", metavar="TEXT", help="Answer this and exit, like QUESTION.")
 @click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option(
+    "--when-full",
+    type=click.Choice(WHEN_FULL),
+    default="error",
+    show_default=True,
+    help="What a full context does to a conversation: nothing fits any more, or the model is no longer shown the "
+    "oldest turns, which is said.",
+)
 @json_option
 @quiet_option
 @yes_option
 @offline_option
 def chat(
     options: ModelOptions,
+    question: tuple[str, ...],
     prompt: str | None,
     system: str | None,
+    when_full: str,
     as_json: bool,
     quiet: bool,
     yes: bool,
@@ -39,29 +51,61 @@ def chat(
     """Chat with PAIR: the name of a model pair (the default one if left out), the path of a GGUF
     file, or org/repo:quant, a model of a Hugging Face repository.
 
-    With -p, or with text on standard input, it prints one answer and exits: the answer goes to standard
-    output, everything else to standard error. Otherwise it is a conversation; /help lists its commands.
+    With QUESTION, -p, or text on standard input, it prints one answer and exits: the answer goes to standard
+    output, everything else to standard error. What a file or a pipe gives on standard input is added to the question,
+    behind an empty line; < /dev/null adds nothing. Otherwise it is a conversation; /help lists its commands.
     """
+    if prompt is not None and question:
+        raise click.UsageError("QUESTION and -p/--prompt both ask something: give one of them.")
+    if question:
+        prompt = " ".join(question)
+    _refuse_a_question_as_pair(options)
     consent = opening.Consent(yes=yes, offline=offline, quiet=quiet)
     system = "" if system is None else checked_text("system prompt", system)
     options.check()
     if prompt is None and is_terminal(sys.stdin):
-        _converse(options, system, consent, as_json)
+        _converse(options, system, when_full, consent, as_json)
         return
-    question = checked_text("prompt", read_input() if prompt is None else prompt)
-    _answer_once(options, system, question, consent, as_json)
+    _answer_once(options, system, _whole_prompt(prompt), consent, as_json)
 
 
-def _converse(options: ModelOptions, system: str, consent: opening.Consent, as_json: bool) -> None:
-    if as_json or not is_terminal(sys.stdout):
-        raise click.UsageError("A conversation needs a terminal: give one prompt with -p or standard input.")
+def _refuse_a_question_as_pair(options: ModelOptions) -> None:
+    """The first argument is PAIR; no pair has blanks in its name."""
+    pair = options.pair or ""
+    if len(pair.split()) > 1 and not pair.lower().endswith(".gguf") and not _exists(pair):
+        raise click.UsageError(
+            f"{pair!r} stands in the place of PAIR. A question goes behind PAIR, or behind -p."
+        )
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - that of pathlib raises for a long text
+
+
+def _whole_prompt(given: str | None) -> str:
+    """The question with what is piped in behind it, or that alone. Raises `InvalidRequest`."""
+    prompt = "" if given is None else checked_text("prompt", given)
+    piped = "" if is_terminal(sys.stdin) else read_input()
+    if not piped.strip() and given is not None:
+        return prompt
+    return checked_text("prompt", f"{prompt}\n\n{piped}" if prompt else piped)
+
+
+def _converse(
+    options: ModelOptions, system: str, when_full: str, consent: opening.Consent, as_json: bool
+) -> None:
+    way = "give its prompt behind PAIR, with -p or on standard input"
+    if as_json:
+        raise click.UsageError(f"--json is for one answer: {way}.")
+    if not is_terminal(sys.stdout):
+        raise click.UsageError(f"A conversation needs a terminal, and one answer a prompt: {way}.")
     from localspec.cli.interactive import Chat
     from localspec.cli.line_editor import prompt_reader
 
     with opening.engine(options, consent) as llm:
         if not consent.quiet:
             say("/help lists the commands, Ctrl-D leaves", dim=True)
-        Chat(llm, options, system, quiet=consent.quiet).run(prompt_reader())
+        Chat(llm, options, system, when_full=when_full, quiet=consent.quiet).run(prompt_reader())
 
 
 def _answer_once(
@@ -83,13 +127,15 @@ def _answer_once(
                 "drafting": completion.drafting,
                 "notice": completion.notice,
             }
-            click.echo(json.dumps(fields))
+            write_json(fields)
         elif not completion.text.endswith("\n"):
             write("\n")
     if completion.notice:
         say(completion.notice)
     if not consent.quiet:
-        say(figures(completion), dim=True)
+        say(figures(completion, options.max_tokens), dim=True)
+    elif is_terminal(sys.stdout) and (cut := cut_off(completion, options.max_tokens)):
+        say(cut, dim=True)
     if completion.finish_reason == "cancelled":
         raise KeyboardInterrupt
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.options import context_option, json_option, offline_option
+from localspec.cli.terminal import printable, write_json
 
 if TYPE_CHECKING:
     from localspec.measure.prospect import Memory, Prospect
@@ -33,7 +33,7 @@ def check(
     """
     judgement, outlook = _judged(target, draft, ctx_size, offline)
     if as_json:
-        click.echo(json.dumps({**judgement.to_dict(), **_described(outlook)}))
+        write_json({**judgement.to_dict(), **_described(outlook)})
     else:
         _show(judgement, outlook)
     ctx.exit(0 if judgement.fits else 1)
@@ -67,9 +67,8 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
 
 
 def _show(judgement: Judgement, outlook: Prospect | None) -> None:
-    from localspec.cli.terminal import printable
 
-    lines = [judgement.sentence, *([judgement.remedy] if judgement.remedy else [])]
+    lines = [judgement.sentence, *([judgement.command] if judgement.command else [])]
     lines += [f"Verdict: {judgement.verdict}.", ""]
     if outlook is not None:
         lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]

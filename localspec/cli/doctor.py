@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.options import json_option, offline_option
-from localspec.cli.terminal import busy, printable
+from localspec.cli.terminal import busy, printable, styled, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +36,7 @@ def doctor(as_json: bool, offline: bool) -> None:
     problems = sum(finding.status.value == "problem" for finding in findings)
     if as_json:
         listed = [finding.to_dict() for finding in findings]
-        click.echo(json.dumps({"problems": problems, "findings": listed}))
+        write_json({"problems": problems, "findings": listed})
     else:
         click.echo({0: "No problems.", 1: "1 problem."}.get(problems, f"{problems} problems."))
     if problems:
@@ -55,7 +54,7 @@ def _with_spinner(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _show(finding: Finding) -> None:
-    mark = click.style(f"{finding.status.value:8}", fg=_COLOURS[finding.status.value])
+    mark = styled(f"{finding.status.value:8}", fg=_COLOURS[finding.status.value])
     click.echo(f"{mark} {finding.topic}: {printable(finding.fact)}")
     if finding.remedy:
         click.echo(f"{'':8} -> {printable(finding.remedy)}")

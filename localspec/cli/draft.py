@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from localspec.cli.model_options import model_of
 from localspec.cli.options import json_option, quiet_option
-from localspec.cli.terminal import say
+from localspec.cli.terminal import say, write_json
 
 if TYPE_CHECKING:
     from localspec.store.prepared import PreparedDrafts, Record, Trial
@@ -51,13 +50,14 @@ def draft(
 
 def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
     from localspec.engine.draft_copy import try_draft
-    from localspec.engine.options import EngineOptions
+    from localspec.engine.options import EngineOptions, within_machine
 
-    trial = try_draft(
-        path, EngineOptions(threads=threads), None, notify=(lambda _sentence: None) if quiet else say
-    )
+    options, warnings = within_machine(EngineOptions(threads=threads))
+    for warning in warnings:
+        say(f"warning: {warning}")
+    trial = try_draft(path, options, None, notify=(lambda _sentence: None) if quiet else say)
     if as_json:
-        click.echo(json.dumps({"draft": str(path), **_described(trial)}))
+        write_json({"draft": str(path), **_described(trial)})
     else:
         click.echo(f"{path.name}: {sentence(trial)}")
 
@@ -69,7 +69,7 @@ def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
     path = _path(pair, file)
     freed = forget(path, None)
     if as_json:
-        click.echo(json.dumps({"draft": str(path), "freed": freed}))
+        write_json({"draft": str(path), "freed": freed})
     elif freed:
         click.echo(f"Removed what was prepared from {path.name}, {readable(freed)} freed.")
     else:
@@ -83,7 +83,7 @@ def _show(path: Path | None, as_json: bool) -> None:
     drafts = PreparedDrafts(Store().home)
     records = [record for record in drafts.records() if path is None or record.source.is_of(path)]
     if as_json:
-        click.echo(json.dumps([entry(record, drafts) for record in records]))
+        write_json([entry(record, drafts) for record in records])
         return
     for record in records:
         click.echo(record.source.file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from localspec.cli.calibrate import costs_of
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
+from localspec.cli.terminal import write_json
 
 if TYPE_CHECKING:
     from localspec.measure.estimate import Estimator
@@ -47,7 +47,7 @@ class VerifyCost(click.ParamType):  # type: ignore[type-arg]
     type=VerifyCost(),
     help="What a pass over WIDTH tokens costs, in passes over one.  [default: always 1]",
 )
-@click.option("--draft-tokens", type=click.IntRange(1, 255), help="A draft length to judge besides.")
+@click.option("--draft-tokens", type=click.IntRange(1, 31), help="A draft length to judge besides.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves, as FILE.png.")
 @json_option
 @quiet_option
@@ -70,11 +70,16 @@ def estimate(
     With --cost-ratio nothing is loaded. Otherwise the costs are those measured for PAIR on this machine. Drafted tokens
     are taken to stand independently of each other, which real ones do not: a bench has the last word.
     """
-    from localspec.measure.estimate import ACCEPTANCES, LONGEST, from_numbers
+    from localspec.measure.estimate import ACCEPTANCES, LONGEST, check_acceptances, from_numbers
     from localspec.measure.estimate import estimate as estimated
 
     longest = max(LONGEST, draft_tokens or 0)
     acceptances = ACCEPTANCES if acceptance is None else (acceptance,)
+    check_acceptances(acceptances)
+    if plot is not None:
+        from localspec.measure.plot import check_plot, plot_curves
+
+        check_plot(plot)
     if cost_ratio is not None:
         if options.pair is not None or options.target is not None:
             raise click.UsageError(
@@ -87,11 +92,9 @@ def estimate(
         estimator = _from_pair(options, opening.Consent(yes=yes, offline=offline, quiet=quiet), longest)
     result = estimated(estimator, acceptances, draft_tokens)
     if plot is not None:
-        from localspec.measure.plot import plot_curves
-
         plot_curves(result, plot)
     if as_json:
-        click.echo(json.dumps(result))
+        write_json(result)
     else:
         _show(result)
 

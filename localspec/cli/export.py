@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import click
 
+from localspec.checks import user_path
 from localspec.cli.options import json_option, quiet_option
-from localspec.cli.terminal import say
+from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
 
 
@@ -40,11 +38,11 @@ def export(pair: str, folder: str, prepared: bool, as_json: bool, quiet: bool) -
     chosen = catalogue.pair(pair, store.home)
     try:
         with progress_display(quiet) as show:
-            path = export_pair(chosen, Path(folder), store, prepared=prepared, progress=show)
+            path = export_pair(chosen, user_path(folder), store, prepared=prepared, progress=show)
     except KeyboardInterrupt:
         say("Stopped. The same command goes on from here.")
         raise
     if as_json:
-        click.echo(json.dumps({"pair": pair, "folder": str(path.parent), "pair_file": str(path)}))
+        write_json({"pair": pair, "folder": str(path.parent), "pair_file": str(path)})
     else:
         click.echo(f"{pair} is in {path.parent}: LLM.from_folder loads it.")

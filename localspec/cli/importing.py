@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from localspec.checks import user_path
 from localspec.cli.options import json_option, quiet_option
-from localspec.cli.terminal import say
+from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def import_files(
         else:
             taken, unknown = _named(name, paths, store, show, summary, licence), []
     for path in unknown:
-        say(f"{path} is no file of a known pair.\nGive it a pair of its own with --name NAME.")
+        say(_unknown(path))
     _report(name, taken, unknown, as_json)
     if unknown:
         ctx.exit(UNKNOWN)
@@ -67,7 +67,19 @@ def import_files(
 def _path(file: str) -> Path:
     if not file.strip():
         raise click.UsageError("The name of a file is empty.")
-    return Path(file)
+    return user_path(file)
+
+
+def _unknown(path: Path) -> str:
+    """What to say of a file that no known pair has: it may be no model at all."""
+    from localspec.errors import ModelFileError
+    from localspec.gguf.metadata import read_metadata
+
+    try:
+        read_metadata(path)
+    except ModelFileError as error:
+        return str(error)
+    return f"{path} is no file of a known pair.\nGive it a pair of its own with --name NAME."
 
 
 def _recognised(
@@ -126,7 +138,7 @@ def _named(
 def _report(name: str | None, taken: dict[Path, Path], unknown: list[Path], as_json: bool) -> None:
     if as_json:
         entries = [{"file": str(path), "path": str(place)} for path, place in taken.items()]
-        click.echo(json.dumps({"pair": name, "files": entries, "unknown": [str(path) for path in unknown]}))
+        write_json({"pair": name, "files": entries, "unknown": [str(path) for path in unknown]})
         return
     for path, place in taken.items():
         click.echo(f"{path.name} is now {place}")

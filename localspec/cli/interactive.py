@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.answer import figures, interrupts_ignored, write_out
+from localspec.checks import check_when_full, user_path
+from localspec.cli.answer import cut_off, explained, figures, interrupts_ignored, write_out
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS
 from localspec.cli.terminal import busy, checked_text, say, write_answer
-from localspec.errors import ContextFull, LocalspecError, PromptTooLong
+from localspec.errors import ContextFull, InvalidRequest, LocalspecError, PromptTooLong
 
 if TYPE_CHECKING:
     from localspec.answers.request import Completion
-    from localspec.answers.stream import Start
+    from localspec.answers.stream import AnswerStream, Start
     from localspec.llm import LLM
 
 COMMANDS = {
@@ -28,30 +29,41 @@ COMMANDS = {
     "undo": ("", "take the last question and its answer back"),
     "system": ("TEXT", "set the system prompt; without TEXT remove it"),
     "draft": ("auto|off|N", "tokens drafted per round, from the next answer on"),
+    "full": ("error|drop_oldest", "when the context is full; alone: what the model sees"),
     "save": ("PATH", "write the conversation to a file"),
     "load": ("PATH", "go on with a conversation from a file"),
-    "stats": ("", "figures of the last answer"),
-    "exit": ("", "leave (so does Ctrl-D)"),
+    "stats": ("", "figures of the last answer, and what they mean"),
+    "exit": ("", "leave (so do /bye and Ctrl-D)"),
 }
+ALIASES = {"bye": "exit", "quit": "exit", "q": "exit", "?": "help"}
+PLAIN_WORDS = {"exit": "exit", "quit": "exit", "help": "help"}
+"""Alone on a line they are commands: whoever types one means the program."""
 KEYS = (
     "//text sends /text. Enter sends, Esc-Enter or Alt-Enter makes a new line. "
-    "Ctrl-C stops an answer and keeps what is there; on an empty line it leaves."
+    "Ctrl-C stops an answer and keeps what is there, or empties the line."
 )
-
-
-MAKE_ROOM = (
-    "/undo takes the last question and its answer back, /clear empties the conversation; "
-    "-c/--ctx-size gives a larger context at the start."
-)
+LARGER = "-c/--ctx-size gives a larger context at the start."
+GO_ON = "/full drop_oldest goes on without the oldest turns, "
+MAKE_ROOM = f"/undo takes the last question and its answer back, /clear empties the conversation; {LARGER}"
 
 
 class Chat:
     """One conversation with one engine: a client of `Conversation` like any application."""
 
-    def __init__(self, llm: LLM, options: ModelOptions, system: str = "", *, quiet: bool = False) -> None:
-        self.conversation = llm.conversation(system, **options.conversation())
+    def __init__(
+        self,
+        llm: LLM,
+        options: ModelOptions,
+        system: str = "",
+        *,
+        when_full: str = "error",
+        quiet: bool = False,
+    ) -> None:
+        self.conversation = llm.conversation(system, when_full=when_full, **options.conversation())
         self._llm = llm
+        self._max_tokens = options.max_tokens
         self._quiet = quiet
+        self._announced = ""
         self._last: Completion | None = None
         self._leaving = False
 
@@ -70,25 +82,35 @@ class Chat:
                 try:
                     self.handle(line)
                 except LocalspecError as error:
-                    full = isinstance(error, PromptTooLong | ContextFull)
-                    say(f"error: {error.message}\n{MAKE_ROOM if full else error.remedy}".rstrip())
+                    say(f"error: {error.message}\n{self._remedy(error)}".rstrip())
 
     def handle(self, line: str) -> None:
         """Handle one entry, a command or a question.
 
         Raises `LocalspecError` for a question that got no answer; its turn is then dropped.
         """
-        if not line.strip():
+        entry = line.strip()
+        if not entry:
             return
-        if line.startswith("/") and not line.startswith("//"):
-            self._command(line)
+        if (word := PLAIN_WORDS.get(entry.lower())) is not None:
+            entry = f"/{word}"
+        if entry.startswith("/") and not entry.startswith("//"):
+            self._command(entry)
         else:
-            question = checked_text("question", line.removeprefix("/") if line.startswith("//") else line)
+            question = checked_text("question", entry[1:] if entry.startswith("//") else line)
             self._answer(lambda: self.conversation.ask(question))
 
+    def _remedy(self, error: LocalspecError) -> str:
+        if not isinstance(error, PromptTooLong | ContextFull):
+            return error.command
+        drops = self.conversation.when_full == "drop_oldest"
+        if isinstance(error, PromptTooLong) and (drops or not self.conversation.turns):
+            return f"Shorten the question; {LARGER}"
+        return MAKE_ROOM if drops else GO_ON + MAKE_ROOM
+
     def _command(self, line: str) -> None:
-        name, _, argument = line[1:].partition(" ")
-        name, argument = name.strip(), argument.strip()
+        name, argument = [*re.split(r"\s", line[1:], maxsplit=1), ""][:2]
+        name, argument = ALIASES.get(name.lower(), name.lower()), argument.strip()
         if name not in COMMANDS:
             say(f"There is no command /{name}: /help lists them, and //{name} sends the text to the model.")
         elif argument and not COMMANDS[name][0]:
@@ -97,15 +119,24 @@ class Chat:
             getattr(self, f"_do_{name}")(*([argument] if COMMANDS[name][0] else []))
 
     def _answer(self, start: Start) -> None:
-        completion = self._last = self._stream(start)
+        completion = self._last = self._stream(lambda: self._begun(start()))
         if completion.finish_reason == "cancelled" and not completion.ids:
             say("Stopped before the first word: nothing was kept.")
             return
-        if completion.notice:
-            say(f"{completion.notice}\n{MAKE_ROOM}")
+        if notice := completion.notice.removeprefix(self._announced).strip():
+            drops = self.conversation.when_full == "drop_oldest"
+            say(f"{notice}\n{'The next question drops the oldest turns.' if drops else GO_ON + MAKE_ROOM}")
         if not self._quiet:
-            stopped = "stopped, " if completion.finish_reason == "cancelled" else ""
-            say(stopped + figures(completion), dim=True)
+            say(figures(completion, self._max_tokens), dim=True)
+        elif cut := cut_off(completion, self._max_tokens):
+            say(cut, dim=True)
+
+    def _begun(self, stream: AnswerStream) -> AnswerStream:
+        """Say what was dropped before the rest is read again, which takes its time."""
+        self._announced = stream.notice
+        if stream.notice:
+            say(stream.notice)
+        return stream
 
     def _stream(self, start: Start) -> Completion:
         """Print the answer as it comes, with a spinner until the first word."""
@@ -123,7 +154,7 @@ class Chat:
 
     def _do_help(self) -> None:
         for name, (argument, what) in COMMANDS.items():
-            say(f"  {f'/{name} {argument}'.strip():<20} {what}")
+            say(f"  {f'/{name} {argument}'.strip():<23} {what}")
         say(f"  {KEYS}")
 
     def _do_clear(self) -> None:
@@ -134,14 +165,31 @@ class Chat:
         if not self.conversation.turns:
             say("There is no answer to regenerate.")
             return
+        say(f"Again: {_shortened(self.conversation.turns[-1].question)}", dim=True)
         self._answer(self.conversation.regenerate)
 
     def _do_undo(self) -> None:
         turn = self.conversation.undo()
         if turn is None:
             say("There is nothing to take back.")
+            return
+        say(f"Took back: {_shortened(turn.question)}", dim=True)
+        if turn.dropped != self.conversation.dropped:
+            say(self._seen(), dim=True)
+
+    def _do_full(self, text: str) -> None:
+        try:
+            self.conversation.when_full = check_when_full(text or self.conversation.when_full)
+        except InvalidRequest:
+            say(f"/full takes error or drop_oldest, not {text!r}.")
         else:
-            say(f"Took back: {_shortened(turn.question)}", dim=True)
+            say(f"When the context is full: {self.conversation.when_full}. {self._seen()}", dim=True)
+
+    def _seen(self) -> str:
+        first, last = self.conversation.dropped + 1, len(self.conversation.turns)
+        if first == 1:
+            return f"The model sees the whole conversation, {_turns(last)}."
+        return f"The model sees turns {first} to {last} of {last}."
 
     def _do_system(self, text: str) -> None:
         previous = self.conversation.system
@@ -158,12 +206,16 @@ class Chat:
             say(f"/draft takes auto, off or a whole number, not {text!r}.")
         else:
             self.conversation.defaults["draft_tokens"] = draft_tokens
-            say(f"Draft tokens from the next answer on: {draft_tokens}.", dim=True)
+            with self._llm.using() as engine:
+                most = engine.most_draft_tokens
+            beyond = isinstance(draft_tokens, int) and draft_tokens > most
+            used = f"{most}, for a pass checks no more" if beyond else draft_tokens
+            say(f"Draft tokens from the next answer on: {used}.", dim=True)
 
     def _do_save(self, text: str) -> None:
         from localspec.answers.saved import is_saved
 
-        path, turns = _path(text), len(self.conversation.turns)
+        path, turns = user_path(text), len(self.conversation.turns)
         if not text:
             say("/save takes the path of a file.")
         elif not turns:
@@ -180,18 +232,21 @@ class Chat:
         if not text:
             say("/load takes the path of a file.")
             return
-        path = _path(text)
-        self.conversation = Conversation.load(self._llm, path, **self.conversation.defaults)
-        say(f"Loaded {_turns(len(self.conversation.turns))}. {self.conversation.restored}".strip(), dim=True)
+        path = user_path(text)
+        when_full = self.conversation.when_full
+        self.conversation = Conversation.load(
+            self._llm, path, when_full=when_full, **self.conversation.defaults
+        )
+        seen = f" {self._seen()}" if self.conversation.dropped else ""
+        loaded = f"Loaded {_turns(len(self.conversation.turns))}.{seen}"
+        say(f"{loaded} {self.conversation.restored}".strip(), dim=True)
 
     def _do_stats(self) -> None:
         if self._last is None:
             say("There is no answer yet.")
             return
-        for name, value in self._last.stats.to_dict().items():
-            say(f"  {name.replace('_', ' '):<24} {_figure(value)}")
-        say(f"  {'seed':<24} {'-' if self._last.seed is None else self._last.seed}")
-        say(f"  {'drafting':<24} {self._last.drafting}")
+        for line in explained(self._last):
+            say(f"  {line}")
 
     def _do_exit(self) -> None:
         self._leaving = True
@@ -202,16 +257,5 @@ def _shortened(text: str, width: int = 60) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
-def _path(text: str) -> Path:
-    """As a shell would take it; `~` of nobody is a name like any other."""
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - that of pathlib raises for it
-
-
 def _turns(count: int) -> str:
     return "1 turn" if count == 1 else f"{count} turns"
-
-
-def _figure(value: float | int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)

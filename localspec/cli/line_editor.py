@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
+
+from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPressEvent
@@ -49,7 +53,11 @@ class History(FileHistory):
 
 
 def key_bindings() -> KeyBindings:
-    """Enter sends, Esc-Enter or Alt-Enter breaks the line, Ctrl-C empties the entry or leaves."""
+    """Enter sends, Esc-Enter or Alt-Enter breaks the line, Ctrl-C empties the entry.
+
+    It never leaves: the one that was to stop an answer may come when that has just ended, and the conversation would
+    be lost. As a key and, for the moment before keys are read, as a signal.
+    """
     bindings = KeyBindings()
 
     @bindings.add("enter")
@@ -61,17 +69,18 @@ def key_bindings() -> KeyBindings:
         event.current_buffer.insert_text("\n")
 
     @bindings.add("c-c")
+    @bindings.add(Keys.SIGINT)
     def _interrupt(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
             event.current_buffer.reset()
         else:
-            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+            run_in_terminal(lambda: say("/exit or Ctrl-D leaves.", dim=True))
 
     return bindings
 
 
 def prompt_reader() -> Callable[[], str]:
-    """A function that reads one entry; EOFError on Ctrl-D, KeyboardInterrupt on Ctrl-C in an empty one."""
+    """A function that reads one entry; EOFError on Ctrl-D in an empty one."""
     session: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,

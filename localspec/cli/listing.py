@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,7 @@ import click
 
 from localspec.cli.holdings import day, described, formats, is_calibrated, warn_of_pair_files
 from localspec.cli.options import json_option
-from localspec.cli.terminal import is_terminal, printable
+from localspec.cli.terminal import is_terminal, printable, say, write_json
 
 if TYPE_CHECKING:
     from localspec.store.holding import Holding
@@ -24,8 +23,9 @@ HEADINGS = (
 
 
 @click.command(name="list", short_help="List model pairs: size, on disk, last used.")
+@click.option("--installed", is_flag=True, help="Only what is whole on this disk.")
 @json_option
-def list_pairs(as_json: bool) -> None:
+def list_pairs(installed: bool, as_json: bool) -> None:
     """List the model pairs that can be run, models pulled from a hub by name, and how much of them is on this disk.
 
     PREPARED is the size of the faster copies of the draft made for this machine; CALIBRATED says whether the cost of
@@ -40,8 +40,13 @@ def list_pairs(as_json: bool) -> None:
     warn_of_pair_files(store)
     calibrated = calibrated_files(store.home)
     held = [holding(pair, store) for pair in known_pairs(store)]
+    if installed:
+        held = [item for item in held if item.presence == "yes"]
     if as_json:
-        click.echo(json.dumps([described(item, store, calibrated) for item in held]))
+        write_json([described(item, store, calibrated) for item in held])
+        return
+    if not held:
+        say("No pair is on this disk: `localspec list` names those that can be pulled.")
         return
     rows = [_row(item, calibrated) for item in held]
     columns = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from localspec.checks import checked_path
+
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
     from localspec.pairs.reference import Reference
@@ -82,8 +84,11 @@ class ModelOptions:
 
     def check(self) -> None:
         """Raise `click.UsageError` or `InvalidRequest` for what can be refused before anything is loaded."""
+        from localspec.engine.options import engine_options
+
         if self.pair_name() is None:
             self.files()
+        engine_options({name: value for name, value in self.engine().items() if name != "draft_tokens"})
         self.sampling()
         given = {name: text for name, text in self.answering().items() if name in ("grammar", "json_schema")}
         if given:
@@ -153,7 +158,7 @@ class ModelOptions:
 
 def _text_of(option: str, path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return checked_path(option, path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise click.UsageError(f"--{option.replace('_', '-')}: {path!r} cannot be read: {reason}.") from None
@@ -169,5 +174,5 @@ def model_of(text: str) -> Path | Reference:
 
     if not text.strip():
         raise click.UsageError("The name of a model file is empty.")
-    reference = parse_reference(text)
-    return Path(text) if reference is None or Path(text).exists() else reference
+    reference, path = parse_reference(text), checked_path("target", text)
+    return path if reference is None or path.exists() else reference

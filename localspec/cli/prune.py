@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.holdings import warn_of_pair_files
 from localspec.cli.options import json_option, yes_option
-from localspec.cli.terminal import ask, can_ask, say
+from localspec.cli.terminal import ask, can_ask, say, write_json
 
 if TYPE_CHECKING:
     from localspec.store.pruning import LeftOver
@@ -46,9 +45,7 @@ def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
             say(f"{item.path} stays: another process is at work on it.")
     if as_json:
         entries = [{"path": str(item.path), "bytes": item.bytes, "reason": item.reason} for item in removed]
-        click.echo(
-            json.dumps({"removed": [] if dry_run else entries, "would_remove": entries if dry_run else []})
-        )
+        write_json({"removed": [] if dry_run else entries, "would_remove": entries if dry_run else []})
         return
     for item in removed:
         click.echo(f"{item.path}: {item.reason}, {readable(item.bytes)}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.options import json_option, offline_option, quiet_option
+from localspec.cli.terminal import write_json
 
 if TYPE_CHECKING:
     from localspec.pairs.reference import Reference
@@ -57,7 +57,7 @@ def pull(
         paths = pull_pair(name, source=source, offline=offline, quiet=quiet)
     if as_json:
         target_path, draft_path = (None if path is None else str(path) for path in paths)
-        click.echo(json.dumps({"pair": name, "target": target_path, "draft": draft_path}))
+        write_json({"pair": name, "target": target_path, "draft": draft_path})
     else:
         click.echo(f"{name} is ready: localspec chat {name}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,8 @@ from localspec.cli.options import yes_option
 from localspec.cli.terminal import ask, can_ask, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from localspec.pairs.pair import Pair
     from localspec.store.store import Store
 
@@ -23,8 +26,10 @@ def remove(name: str, yes: bool) -> None:
     Files that another pair needs stay, and so do your own files where they lie. A pair that was made with
     `localspec add` or `import` is forgotten too.
     """
+    from localspec.errors import StoreError
     from localspec.hub.hubmodels import remove_reference
     from localspec.pairs.catalogue import pair
+    from localspec.pairs.pins import Pins
     from localspec.pairs.reference import parse_reference
     from localspec.store.store import Store
     from localspec.system.progress import readable
@@ -38,13 +43,29 @@ def remove(name: str, yes: bool) -> None:
         if not ask(f"Remove {name} from this disk?", default=False):
             click.echo("Nothing was removed.", err=True)
             return
+    if reference:
+        with suppress(StoreError):  # a damaged pin is removed all the same
+            chosen = Pins(store.home).get(str(reference))
+    before = {} if chosen is None else _linked(chosen, store)
     freed, forgotten = 0, False
     if reference:
         freed = remove_reference(reference, store)
     elif chosen:
         freed, forgotten = _remove(chosen, store)
-    there = freed or forgotten
-    click.echo(f"Removed {name}, {readable(freed)} freed." if there else f"Nothing of {name} was here.")
+    linked = sum(size for path, size in before.items() if not path.exists())
+    if not (freed or forgotten or linked):
+        click.echo(f"Nothing of {name} was here.")
+        return
+    kept = f"; {readable(linked)} stay in use, because the same files have other names too" if linked else ""
+    click.echo(f"Removed {name}, {readable(freed)} freed{kept}.")
+
+
+def _linked(pair: Pair, store: Store) -> dict[Path, int]:
+    """Files of the pair in the store that have other names on the disk (hard links), and their bytes."""
+    from localspec.system.disk import own_bytes
+
+    paths = [path for piece in pair.pieces if (path := store.place_of(piece)).is_file()]
+    return {path: path.stat().st_size for path in paths if not own_bytes(path)}
 
 
 def _remove(pair: Pair, store: Store) -> tuple[int, bool]:

@@ -1,16 +1,16 @@
-"""`localspec show`: everything about one pair."""
+"""`localspec show`: everything about one pair, or about one file."""
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.holdings import day, described
-from localspec.cli.options import json_option
-from localspec.cli.terminal import printable, say
+from localspec.cli.options import context_option, json_option
+from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
     from localspec.gguf.metadata import Metadata
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from localspec.store.store import Store
 
 
-@click.command(short_help="Show everything about one pair.")
+@click.command(short_help="Show everything about one pair or file.")
 @click.argument("name")
-@click.option("-c", "--ctx-size", type=int, default=4096, show_default=True, help="Context, in tokens.")
+@context_option
 @json_option
 def show(name: str, ctx_size: int, as_json: bool) -> None:
     """Show everything about the pair NAME: files and where they come from, licence, context, memory, prepared drafts,
-    calibration, and whether the draft fits."""
+    calibration, and whether the draft fits. NAME may be a GGUF file too: then what its header says.
+    """
     from localspec.engine.measured_costs import calibrated_files
     from localspec.pairs import catalogue
     from localspec.store.exporting import origins
@@ -33,22 +34,81 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     from localspec.store.known import known_pair
     from localspec.store.store import Store
 
+    if _is_file(name):
+        _show_file(name, ctx_size, as_json)
+        return
     store = Store()
     for sentence in catalogue.warnings(name, store.home):
         say(f"warning: {sentence}")
     held = holding(known_pair(name, store), store)
     models = _metadata(held)
     facts = described(held, store, calibrated_files(store.home))
-    facts["memory"] = {"context": ctx_size, "bytes": _memory(models, ctx_size)}
+    outlines = [found or file.outline for found, file in zip(models, held.pair.files, strict=True)]
+    facts["memory"] = {"context": ctx_size, "bytes": _memory(outlines, ctx_size)}
     facts["context"] = held.pair.context or (models[0].n_ctx_train if models[0] else None)
     judgement = _judgement(models)
     facts["judgement"] = None if judgement is None else judgement.to_dict()
     facts["sources"] = {piece.file: origins(piece) for piece in held.pair.pieces}
     facts["prepared"] = _prepared(held, store)
     if as_json:
-        click.echo(json.dumps(facts))
+        write_json(facts)
         return
     for line in _lines(held, facts, judgement):
+        click.echo(printable(line))
+
+
+def _is_file(name: str) -> bool:
+    """Whether a file is meant, there or not, and no pair."""
+    from localspec.checks import user_path
+    from localspec.pairs.reference import parse_reference
+
+    if parse_reference(name) is not None:
+        return False
+    is_path = "/" in name or "\\" in name
+    return name.lower().endswith(".gguf") or (is_path and user_path(name).is_file())
+
+
+def _show_file(name: str, ctx_size: int, as_json: bool) -> None:
+    from localspec.checks import user_path
+    from localspec.gguf.metadata import read_metadata
+    from localspec.pairs.judgement import judge
+    from localspec.system.progress import readable
+
+    model = read_metadata(user_path(name))
+    judgement, needed = judge(model, None), _memory([model], ctx_size)
+    facts = {
+        "file": str(model.path),
+        "name": model.name,
+        "architecture": model.architecture,
+        "format": model.file_type,
+        "bytes": model.size_bytes,
+        "licence": model.key_values.get("general.license"),
+        "layers": model.n_layer,
+        "width": model.n_embd,
+        "vocabulary": model.n_vocab,
+        "tokenizer": model.tokenizer_model,
+        "chat_template": model.chat_template is not None,
+        "context": model.n_ctx_train or None,
+        "memory": {"context": ctx_size, "bytes": needed},
+        "judgement": judgement.to_dict(),
+    }
+    if as_json:
+        write_json(facts)
+        return
+    for line in (
+        f"{model.name}: {model.path}",
+        "",
+        f"architecture  {model.architecture}, {model.n_layer} layers of width {model.n_embd}",
+        f"format        {model.file_type}, {readable(model.size_bytes)} ({model.size_bytes} bytes)",
+        f"tokenizer     {model.tokenizer_model}, {model.n_vocab} tokens",
+        f"chat template {'yes' if model.chat_template else 'none: it continues text and answers no messages'}",
+        f"licence       {facts['licence'] or 'not stated'}",
+        f"context       {model.n_ctx_train or 'unknown'} tokens",
+        f"memory        {readable(needed or 0)}, with a context of {ctx_size} tokens",
+        "",
+        judgement.sentence,
+        *([f"`localspec suggest {shlex.quote(name)}` finds drafts for it."] if judgement.fits else []),
+    ):
         click.echo(printable(line))
 
 
@@ -67,7 +127,7 @@ def _metadata(held: Holding) -> list[Metadata | None]:
 
 
 def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
-    """Bytes of the weights and of the KV caches; None while a file is not here to tell."""
+    """Bytes of the weights and of the KV caches; None where neither the file nor the catalogue tells."""
     from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
 

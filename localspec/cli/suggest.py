@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.suggestions import show_drafts, show_pairs
+from localspec.cli.terminal import write_json
 
 if TYPE_CHECKING:
     from localspec.measure.fitting_pairs import Fit
@@ -29,11 +29,12 @@ def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, of
     """Find drafts that fit TARGET (a pair's name, a GGUF file or org/repo:quant), best first.
 
     They come from the catalogue, the store, the Hugging Face cache and the folder of TARGET, and are judged by what
-    the files say. Without TARGET: the pairs that fit this machine's memory.
+    the files say. Without TARGET: the pairs that fit this machine's memory, those first that it should run as fast as
+    somebody reads aloud.
     """
     result = _pairs(ctx_size, show_all) if target is None else _drafts(target, ctx_size, show_all, offline)
     if as_json:
-        click.echo(json.dumps(result))
+        write_json(result)
     elif target is None:
         show_pairs(result)
     else:
@@ -99,9 +100,9 @@ def _catalogued(name: str, size: int) -> ModelFile | None:
 
 
 def _is_file(text: str) -> bool:
-    from pathlib import Path
+    from localspec.checks import user_path
 
-    return Path(text).is_file()
+    return user_path(text).is_file()
 
 
 def _described(text: str, target: Target, found: Suggestions, store: Store) -> list[dict[str, object]]:
@@ -162,18 +163,22 @@ def _named(file: ModelFile | None, store: Store) -> str:
 def _pairs(n_ctx: int, show_all: bool) -> dict[str, Any]:
     from localspec.engine.options import EngineOptions
     from localspec.measure.fitting_pairs import fitting_pairs
+    from localspec.measure.speed import READ_ALOUD, Speeds
     from localspec.pairs.catalogue import pairs
     from localspec.store.store import Store
     from localspec.system.ram import free_memory, total_memory
 
     total, free = total_memory(), free_memory()
-    fits = fitting_pairs(pairs(), Store(), EngineOptions(n_ctx=n_ctx), total=total, free=free)
+    store = Store()
+    speeds = Speeds(store.home)
+    fits = fitting_pairs(pairs(), store, EngineOptions(n_ctx=n_ctx), total=total, free=free, speeds=speeds)
     good = [fit for fit in fits if fit.room != "does not fit"]
     bad = [fit for fit in fits if fit.room == "does not fit"]
     return {
         "context": n_ctx,
         "memory_bytes": total,
         "free_bytes": free,
+        "least_tokens_per_second": READ_ALOUD,
         "pairs": [_fit(fit) for fit in good],
         **({"left_out": [_unfit(fit, total) for fit in bad]} if show_all else {}),
         "left_out_count": len(bad),
@@ -190,6 +195,9 @@ def _fit(fit: Fit) -> dict[str, object]:
         "room": fit.room,
         "memory_bytes": fit.needed,
         "memory_is_exact": fit.exact,
+        "expected_tokens_per_second": None if fit.speed is None else round(fit.speed.tokens_per_second, 1),
+        "expected_from": None if fit.speed is None else fit.speed.basis,
+        "too_slow": fit.is_slow,
         "on_disk": fit.on_disk,
         "run": f"localspec chat {name}" if fit.on_disk else f"localspec pull {name}",
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -34,8 +34,8 @@ def show_drafts(result: Mapping[str, Any]) -> None:
         title = f"Drafts for {result['target']} ({readable(result['bytes'])}), best first"
         show_table(("draft", "size", "where", "expected here", "verdict"), rows, title=title)
         click.echo(
-            f"Expected: the speedup if {ASSUMED:.0%} of drafted tokens stand. What is not measured stands by size; "
-            "`localspec calibrate` measures."
+            f"Expected: the speedup if {ASSUMED:.0%} of drafted tokens stand. What is not measured stands by size, "
+            "family and format; `localspec calibrate` measures."
         )
         for one in drafts:
             if one["verdict"] != "fits":
@@ -66,19 +66,47 @@ def show_pairs(result: Mapping[str, Any]) -> None:
                 one["pair"],
                 ("" if one["memory_is_exact"] else "about ") + readable(one["memory_bytes"]),
                 one["room"],
+                _pace(one["expected_tokens_per_second"]),
                 "yes" if one["on_disk"] else f"no ({readable(one['bytes'])})",
             )
             for one in found
         ]
-        title = f"Pairs for {result['context']} tokens of context, largest target first; {memory}"
-        show_table(("pair", "memory", "room", "on disk"), rows, title=title)
-        click.echo(
-            "A larger target answers better and slower. `localspec bench PAIR` measures how fast it is here."
-        )
+        title = f"Pairs for {result['context']} tokens of context, best first; {memory}"
+        show_table(("pair", "memory", "room", "tokens/s", "on disk"), rows, title=title)
+        for sentence in _about_speed(result):
+            click.echo(sentence)
         click.echo(f"Run: {found[0]['run']}")
     else:
         click.echo(f"No pair fits: {memory}. A smaller -c/--ctx-size needs less.")
     _show_left_out(result, "pair")
+
+
+def _pace(tokens_per_second: float | None) -> str:
+    return "not known" if tokens_per_second is None else f"about {tokens_per_second:.2g}"
+
+
+_FROM = {
+    "this model": "this model was measured here",
+    "another model": "what another model took here, by bytes read",
+    "memory": "how fast this machine reads memory, now",
+}
+
+
+def _about_speed(result: Mapping[str, Any]) -> Iterator[str]:
+    """What the figures are, and what is recommended by them."""
+    found, least = result["pairs"], result["least_tokens_per_second"]
+    bases = dict.fromkeys(one["expected_from"] for one in found if one["expected_from"])
+    if bases:
+        grounds = "; ".join(_FROM[basis] for basis in bases)
+        yield f"tokens/s: an estimate for the target alone ({grounds}). `localspec bench PAIR` measures."
+    slow = [one["pair"] for one in found if one["too_slow"]]
+    if len(slow) == len(found):
+        yield f"None should reach the {least:g} tokens/s of reading aloud; the fastest stands first."
+    elif slow:
+        yield (
+            f"Too slow here to be recommended, under the {least:g} tokens/s of reading aloud: {', '.join(slow)}."
+        )
+    yield "A larger target answers better and slower."
 
 
 def _show_left_out(result: Mapping[str, Any], key: str) -> None:

@@ -14,7 +14,10 @@ WIDE = 120
 def show_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", err: bool = False
 ) -> None:
-    """Print a table on standard output or, with `err`, on standard error; columns after the first are right-aligned."""
+    """Print a table on standard output or, with `err`, on standard error; columns after the first are right-aligned.
+
+    Where the window is too narrow, what does not fit goes on in the next line: nothing is cut off.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -22,7 +25,7 @@ def show_table(
 
     table = Table(box=box.SIMPLE)
     for index, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if index else "left")
+        table.add_column(Text(heading), justify="right" if index else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     stream = sys.stderr if err else sys.stdout

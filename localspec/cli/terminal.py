@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
 # Control characters of an answer could move the cursor or retitle the window: only \t, \n and \r get through.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+LARGEST_INPUT = 64 << 20
+"""Bytes; more than any context holds, and little enough for the memory."""
+WAIT_SECONDS = 10.0
+"""After so long it is said that standard input is waited for: who started the program may have left it open."""
 
 
 def prepare_streams() -> None:
@@ -95,9 +102,20 @@ def say(text: str, *, dim: bool = False) -> None:
     """One line on standard error. If that cannot be written, nothing is raised: an answer goes on without it."""
     with contextlib.suppress(OSError):
         if _spinning:  # a plain line would land behind the spinner
-            _spinning[-1].print(printable(text), style="dim" if dim else None, soft_wrap=True, **_PLAIN)
+            style = "dim" if dim and may_style() else None
+            _spinning[-1].print(printable(text), style=style, soft_wrap=True, **_PLAIN)
             return
-        click.echo(click.style(printable(text), dim=True) if dim else printable(text), err=True)
+        click.echo(styled(printable(text), dim=True) if dim else printable(text), err=True)
+
+
+def may_style() -> bool:
+    """Whether a terminal may get dim or coloured text: NO_COLOR (https://no-color.org) and a dumb one forbid it."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, **style: Any) -> str:
+    """`click.style`, where that is wanted."""
+    return click.style(text, **style) if may_style() else text
 
 
 def write_answer(text: str) -> None:
@@ -108,17 +126,37 @@ def write_answer(text: str) -> None:
     sys.stdout.flush()
 
 
+def write_json(value: object) -> None:
+    """One JSON value on standard output: one line, and for a person at a terminal as many as it takes to read it."""
+    if not is_terminal(sys.stdout):
+        click.echo(json.dumps(value))
+        return
+    text = json.dumps(value, indent=2)
+    # Lists of numbers stay on one line. No text is touched: in JSON none holds a line break.
+    click.echo(re.sub(r'\[\n[^\[\]{}"]*\]', lambda found: " ".join(found[0].split()), text))
+
+
 def printable(text: str) -> str:
     """The text with control characters, except tab and line breaks, replaced by U+FFFD."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def read_input() -> str:
-    """Everything on standard input, as UTF-8 whatever the locale, without the last line break.
+    """Everything on standard input, as UTF-8 whatever the locale, without the last line break; "" where there is none.
 
-    Raises `InvalidRequest` naming the byte at fault.
+    Raises `InvalidRequest` for what is no text, naming the byte at fault, and for too much of it.
     """
-    data = b"" if sys.stdin is None else sys.stdin.buffer.read()
+    data = _read_bytes()
+    if len(data) > LARGEST_INPUT:
+        raise InvalidRequest(
+            f"Standard input holds more than {LARGEST_INPUT >> 20} MiB.", "Give a part of it."
+        )
+    if b"\0" in data:
+        raise InvalidRequest(
+            f"Standard input is no text: byte {data.index(0)} is NUL.",
+            "Convert it to UTF-8 text first.",
+            offset=data.index(0),
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -128,6 +166,30 @@ def read_input() -> str:
             offset=error.start,
         ) from error
     return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+
+
+def _read_bytes() -> bytes:
+    """As many as are taken, and one more; none where standard input is closed, or open for writing only (nohup)."""
+    if sys.stdin is None or sys.stdin.closed:
+        return b""
+    waiting = threading.Timer(
+        WAIT_SECONDS,
+        say,
+        ["Waiting for the end of standard input, which is read too; < /dev/null gives none."],
+    )
+    waiting.daemon = True
+    waiting.start()
+    try:
+        return sys.stdin.buffer.read(LARGEST_INPUT + 1)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return b""
+        raise InvalidRequest(
+            f"Standard input cannot be read: {error.strerror or error}.",
+            "Give a file or a pipe, or /dev/null.",
+        ) from error
+    finally:
+        waiting.cancel()
 
 
 def checked_text(name: str, text: str) -> str:

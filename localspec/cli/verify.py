@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.options import json_option, quiet_option, yes_option
-from localspec.cli.terminal import ask, can_ask, say
+from localspec.cli.terminal import ask, can_ask, say, write_json
 
 if TYPE_CHECKING:
     from localspec.store.store import Store
@@ -53,7 +52,7 @@ def verify(ctx: click.Context, name: str | None, as_json: bool, quiet: bool, yes
         say(f"{label} of the pair {name} is not on this disk.\nRun `localspec pull {name}`.")
     if as_json:
         entries = [_entry(file, faults[file.path], moved.get(file.path)) for file in files]
-        click.echo(json.dumps({"files": entries, "damaged": len(damaged), "missing": missing}))
+        write_json({"files": entries, "damaged": len(damaged), "missing": missing})
     else:
         click.echo(_summary(len(files), len(damaged), len(missing)))
     if damaged or missing:

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from localspec.checks import as_integer, as_number, shown
+from localspec.checks import as_integer, as_number, check_names, shown
 from localspec.errors import InvalidRequest
 
 MIN_TEMPERATURE = 1e-4
@@ -155,12 +155,7 @@ def sampling_params(params: SamplingParams | None, overrides: dict[str, Any]) ->
         raise InvalidRequest(
             f"params is {shown(params)}.", "Give a SamplingParams, or its fields by name.", name="params"
         )
-    unknown = sorted(set(overrides) - set(SamplingParams.__dataclass_fields__))
-    if unknown:
-        raise InvalidRequest(
-            f"There is no sampling parameter {', '.join(unknown)}.",
-            f"Known ones are {', '.join(SamplingParams.__dataclass_fields__)}.",
-        )
+    check_names(overrides, SamplingParams.__dataclass_fields__)
     return replace(params or SamplingParams(), **overrides)
 
 

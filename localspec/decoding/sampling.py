@@ -118,7 +118,8 @@ def _no_choice(raw: Logits, value: float, token: int) -> DecodeError | NoTokenLe
         )
     return DecodeError(
         f"The model returned a logit of {value} for token {token}.",
-        "Its file may be damaged: `localspec pull NAME` verifies the files of a pair.",
+        "Its file may be damaged: `localspec.pull` verifies the files of a pair.",
+        command="Its file may be damaged: `localspec pull NAME` verifies the files of a pair.",
         code=0,
     )
 

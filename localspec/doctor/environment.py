@@ -6,7 +6,14 @@ import difflib
 import os
 from collections.abc import Iterator
 
-from localspec.doctor.finding import Finding, note, ok
+from localspec.doctor.finding import Finding, note, ok, problem
+from localspec.hub.route import (
+    CERTIFICATES,
+    NOT_READ,
+    certificates_fault,
+    ignored_certificates,
+    public,
+)
 
 KNOWN = ("LOCALSPEC_HOME", "LOCALSPEC_PAIRS", "LOCALSPEC_DEBUG")
 _SHOWN = (
@@ -16,7 +23,11 @@ _SHOWN = (
     "CUDA_VISIBLE_DEVICES",
     "PIP_INDEX_URL",
     "PIP_CONFIG_FILE",
+    CERTIFICATES,
+    "SSL_CERT_DIR",
+    *NOT_READ,
 )
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 def check_environment() -> Iterator[Finding]:
@@ -28,15 +39,17 @@ def check_environment() -> Iterator[Finding]:
         yield note(topic, f"{name} is set, and localspec knows no such variable", hint)
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         yield note(topic, "HF_HUB_OFFLINE is set: Hugging Face will not be asked", "Unset HF_HUB_OFFLINE.")
-    found = {name: _public(os.environ[name]) for name in (*KNOWN, *_SHOWN) if os.environ.get(name)}
+    fault, ignored = certificates_fault(), ignored_certificates()
+    if fault:
+        yield problem(topic, fault, f"Correct {CERTIFICATES} or unset it.")
+    if ignored:
+        yield note(topic, ignored, f"Name the certificates in {CERTIFICATES}.")
+    shown = (*KNOWN, *_SHOWN, *sorted(name for name in os.environ if name.lower() in _PROXIES))
+    found = {name: _public(name, os.environ[name]) for name in shown if os.environ.get(name)}
     listed = ", ".join(f"{name}={value}" for name, value in found.items())
     yield ok(topic, listed or "none is set that changes what localspec does", **dict(found))
 
 
-def _public(value: str) -> str:
-    """An address without the name and password in it."""
-    scheme, mark, rest = value.partition("://")
-    if not mark:
-        return value
-    place, slash, path = rest.partition("/")
-    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
+def _public(name: str, value: str) -> str:
+    """The value, where it is an address without the name and password in it."""
+    return public(value) if "://" in value or name.lower() in _PROXIES else value

@@ -38,7 +38,7 @@ def _guarded(topic: str, check: Check) -> Iterator[Finding]:
     try:
         yield from check()
     except LocalspecError as error:
-        yield problem(topic, error.message, error.remedy)
+        yield problem(topic, error.message, error.command)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
         yield problem(topic, f"This could not be checked: {reason}.", "Install localspec again.")

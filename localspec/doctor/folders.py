@@ -27,7 +27,7 @@ def check_store(home: Path | None = None) -> Iterator[Finding]:
         store = Store(folder)
         installed = store.installed()
     except LocalspecError as error:
-        yield problem(topic, error.message, error.remedy or CHANGE_HOME, path=str(folder))
+        yield problem(topic, error.message, error.command or CHANGE_HOME, path=str(folder))
         return
     data: dict[str, object] = {"path": str(folder), "pairs": [found.name for found, _ in installed]}
     fault = next((text for place in _places(folder) if (text := _fault(place))), None)

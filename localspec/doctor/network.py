@@ -36,11 +36,11 @@ def _hub(file: ModelFile) -> Finding:
     try:
         HubFile(file, source).probe()
     except SourceUnreachable as error:
-        return note(HUB, error.message, error.remedy, **{**data, "reachable": False})
+        return note(HUB, error.message, error.command, **{**data, "reachable": False})
     except AccessDenied as error:
-        return problem(HUB, error.message, error.remedy, **{**data, "token_accepted": False})
+        return problem(HUB, error.message, error.command, **{**data, "token_accepted": False})
     except DownloadError as error:
-        return note(HUB, error.message, error.remedy, **{**data, "reachable": False})
+        return note(HUB, error.message, error.command, **{**data, "reachable": False})
     token = "your token is accepted" if has_token else "no token is set, which only gated models need"
     return ok(HUB, f"{endpoint()} answers; {token}", **data, token_accepted=has_token or None)
 
@@ -51,7 +51,7 @@ def _index(file: ModelFile) -> Finding:
     try:
         versions = index_versions(package)
     except DownloadError as error:
-        return note(INDEX, error.message, error.remedy, asked=True, reachable=False)
+        return note(INDEX, error.message, error.command, asked=True, reachable=False)
     if source.version not in versions:
         fact = f"The package index has no {package} {source.version}: it is of no use as a second source."
         return note(

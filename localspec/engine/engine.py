@@ -195,6 +195,11 @@ class Engine:
         return self._model_drafter.stop if self._model_drafter else None
 
     @property
+    def most_draft_tokens(self) -> int:
+        """Drafted tokens that one pass of the target can check."""
+        return min(self.target.n_outputs, self.target.n_batch, self.target.n_ctx) - 1
+
+    @property
     def strict_form(self) -> str:
         """What strict mode means for this target, in words."""
         options, low = self.options, self.session.min_width
@@ -265,8 +270,14 @@ def describe_drafting(
             return f"off: {stop}"
         return f"off: nothing in this answer {'could be drafted' if fixed else 'was worth drafting'}"
     until = f"; {stop}" if stop else ""
-    if fixed:
-        return f"on, {draft_tokens} tokens a round {sources}{until}"
+    if isinstance(draft_tokens, int):
+        most = engine.most_draft_tokens
+        count = (
+            str(draft_tokens)
+            if draft_tokens <= most
+            else f"{most} (not {draft_tokens}: a pass checks no more)"
+        )
+        return f"on, {count} tokens a round {sources}{until}"
     if engine.draft and controller is not None:
         if controller.can_pay(0):
             sources += " and repeated text"

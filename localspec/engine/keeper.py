@@ -74,10 +74,16 @@ class EngineKeeper:
         except BaseException:
             self.close()
             raise
-        self.warnings = list(self.engine.warnings)
+        self.warnings = [*self.engine.warnings, *self._about_draft_tokens()]
         self._described = (self.engine.describe(), self.drafting)
         self._identity = _identity(self.engine)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
+
+    def _about_draft_tokens(self) -> list[str]:
+        asked, most = self.order.draft_tokens, self.engine.most_draft_tokens
+        if not isinstance(asked, int) or asked <= most or self.engine.no_draft_reason:
+            return []
+        return [f"draft_tokens is {asked}, and a pass here checks no more than {most}: {most} are drafted."]
 
     def __str__(self) -> str:
         return " and ".join(path.name for path in (self.order.target, self.order.draft) if path)

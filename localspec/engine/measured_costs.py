@@ -149,6 +149,22 @@ def calibrated_files(home: Path) -> set[tuple[str, int]]:
     return found
 
 
+def measured_passes(home: Path | None) -> dict[tuple[str, int], float]:
+    """Seconds of a pass over one token, by name and bytes of each target that was measured on this machine.
+
+    With the usual number of threads, wherever its layers were; the latest counts.
+    """
+    found = {}
+    for measurement in sorted(_kept(home), key=lambda found: found.written):
+        wanted = {"verifies": True, "threads": physical_cores(), "machine": this_machine()}
+        table = _table(measurement.result) if _agree(measurement.facts, wanted) else None
+        with suppress(KeyError, TypeError, ValueError):
+            if table is not None:
+                key = str(measurement.facts["file"]), int(measurement.facts["bytes"])
+                found[key] = table.time(1)
+    return found
+
+
 def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> float | None:
     """Plain decoding's speed in strict mode as a share of its usual speed here; None where one was never measured.
 
@@ -203,8 +219,7 @@ def strict_sentence(engine: Engine, home: Path | None) -> str:
     """What strict mode does to this target here, and what it costs."""
     share = strict_price(engine, known_costs(engine, home), home)
     price = (
-        "what it costs is not known, because the speed was not measured here with it and without it "
-        "(`localspec calibrate`)"
+        "what it costs is not known, because the speed was not measured here with it and without it"
         if share is None
         else f"plain decoding runs at {share:.0%} of its usual speed"
     )

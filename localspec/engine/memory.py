@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.engine.options import TARGET_ROWS, EngineOptions
-from localspec.errors import MemoryShort
+from localspec.errors import MemoryShort, NotDownloaded
 from localspec.gguf.metadata import Metadata, read_metadata
-from localspec.hub.sources import find
+from localspec.hub.named_models import models_named
+from localspec.hub.sources import find, store_in
 from localspec.system.ram import free_memory
 
 _BYTES = {
@@ -107,6 +109,8 @@ def check_memory(loads: Sequence[Load]) -> None:
         f"and {_gigabytes(estimate.available)} are free.",
         "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
         "with check_memory=False.",
+        command="Ask for a smaller context (-c) or cache type (-ctk, -ctv), leave the draft out (--no-draft), or close "
+        "other programs.",
         path=str(loads[0].metadata.path),
         needed=estimate.total,
         free=estimate.available,
@@ -121,18 +125,35 @@ def memory_needed(
     home: StrPath | None = None,
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
+    offline: bool = False,
 ) -> MemoryEstimate:
     """Bytes that a pair (by name, or by its files) would take with a context of `n_ctx` tokens, and whether it fits.
 
-    Milliseconds: no weights are read. On a GPU the part of the layers there is taken from its memory instead.
-    Raises `InvalidRequest`, `ModelFileError`, and for a name `UnknownPair` or `NotDownloaded`.
+    Milliseconds: no weights are read, and a pair of the catalogue need not be on this disk. Of other models that are
+    not here the header is asked of their hub: call it in a thread then. offline: open no connection.
+    On a GPU the part of the layers there is taken from its memory instead.
+    Raises `InvalidRequest`, `ModelFileError`, and for a name `UnknownPair`, `NotDownloaded`, or `DownloadError` and
+    its kinds.
     """
-    found = find(target, draft, home)
     options = EngineOptions(n_ctx=n_ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
-    loads = [_as_loaded(read_metadata(found.target), options, TARGET_ROWS)]
-    if found.draft is not None:
-        loads.append(_as_loaded(read_metadata(found.draft), options, 1))
+    options.context(n_ctx, 1)  # validated, before anybody is asked
+    ours, theirs = _models(target, draft, home, offline)
+    loads = [_as_loaded(ours, options, TARGET_ROWS)]
+    if theirs is not None:
+        loads.append(_as_loaded(theirs, options, 1))
     return memory_estimate(loads)
+
+
+def _models(
+    target: StrPath, draft: StrPath | None, home: StrPath | None, offline: bool
+) -> tuple[Metadata, Metadata | None]:
+    """Facts of both models: from their files, else from the catalogue, else from their hub."""
+    try:
+        found = find(target, draft, home)
+    except NotDownloaded:
+        named = os.fspath(target), None if draft is None else os.fspath(draft)
+        return models_named(*named, offline=offline, store=store_in(home), outlines=True)
+    return read_metadata(found.target), None if found.draft is None else read_metadata(found.draft)
 
 
 def _as_loaded(metadata: Metadata, options: EngineOptions, n_outputs: int) -> Load:

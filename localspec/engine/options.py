@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from localspec.checks import checked_switch
+from localspec.checks import check_names, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
-from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata
+from localspec.system.cores import processors
 
 Notify = Callable[[str], None]
 """Told in a sentence when something takes long."""
@@ -25,7 +25,8 @@ _SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", 
 class EngineOptions:
     """How both models are loaded.
 
-    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores.
+    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores
+    (cut to the processors that there are).
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
     check_memory: refuse models that exceed the free memory by estimate.
@@ -105,12 +106,19 @@ class LoadOptions(TypedDict, total=False):
 
 
 def engine_options(values: dict[str, object]) -> EngineOptions:
-    """Options from keyword arguments. Raises `InvalidRequest` naming an unknown one."""
-    try:
-        return replace(EngineOptions(), **values)  # type: ignore[arg-type]
-    except TypeError:
-        known = EngineOptions.__dataclass_fields__
-        unknown = sorted(set(values) - set(known))
-        raise InvalidRequest(
-            f"There is no option {', '.join(unknown)}.", f"Known options are {', '.join(known)}."
-        ) from None
+    """Options from keyword arguments of a loader. Raises `InvalidRequest` naming an unknown one."""
+    fields = EngineOptions.__dataclass_fields__
+    check_names((name for name in values if name not in fields), LoadOptions.__annotations__)
+    return replace(EngineOptions(), **values)  # type: ignore[arg-type]
+
+
+def within_machine(options: EngineOptions) -> tuple[EngineOptions, list[str]]:
+    """Options with no more threads than processors, and a sentence where that changes them.
+
+    llama.cpp's threads wait for each other in a loop: more of them than processors make a pass many times slower.
+    """
+    most = processors()
+    if options.threads is None or options.threads <= most:
+        return options, []
+    sentence = f"threads is {options.threads}, and this process may use {most} processors: {most} are used."
+    return replace(options, threads=most), [sentence]

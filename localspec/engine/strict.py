@@ -67,7 +67,7 @@ def strict_widths(
         raise ModelLoadError(
             f"{weights.path.name} cannot be strict here: passes of different widths give different bits "
             f"({describe_classes(classes)}).",
-            "Use a Q4_0 or Q8_0 file of this model, or leave --strict out.",
+            "Use a Q4_0 or Q8_0 file of this model, or leave strict out.",
             path=str(weights.path),
         )
     kept.keep(facts, asdict(widths))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from localspec.checks import user_path
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.hub.finding import resolve
 from localspec.hub.remote import read_remote_metadata
@@ -35,7 +35,7 @@ def part(text: str, store: Store, *, offline: bool) -> Part:
 
     Raises ModelFileError, and what `finding.resolve` and `read_remote_metadata` raise for a hub's model.
     """
-    path = Path(text)
+    path = user_path(text)
     file = None if path.exists() else _of_a_hub(text, store, offline)
     if file is None:
         return Part(read_metadata(path), None)

@@ -176,8 +176,8 @@ class _Pull:
                 account += (
                     f" The {file.file} that lay here was damaged (sha256 {actual[:12]}…) and is removed."
                 )
-        data = error.data | {"pair": self.pair.name, "missing": missing, "present": here}
-        return type(error)(f"{account} {error.message}", error.remedy, **data)
+        message = f"{account} {error.message}"
+        return error.with_message(message, pair=self.pair.name, missing=missing, present=here)
 
 
 def _lost(file: ModelFile, source: LocalSource) -> FileMissing:
@@ -192,12 +192,18 @@ def _lost(file: ModelFile, source: LocalSource) -> FileMissing:
 def _join(file: ModelFile, errors: list[DownloadError], source: str, offline: bool) -> DownloadError:
     """One error for a file that no source gave: one sentence per source."""
     if offline and not errors:
-        message = f"{file.file} is not on this disk, and --offline forbids the network."
-        return OfflineError(message, "Pull without --offline.", file=file.file, source="")
+        return OfflineError(
+            f"{file.file} is not on this disk, and offline forbids the network.",
+            "Pull without offline.",
+            command="Pull without --offline.",
+            file=file.file,
+            source="",
+        )
     if not errors:
         return DownloadError(
             f"{file.file} is not offered by the source {source}.",
-            "Use --source auto.",
+            'Use source="auto".',
+            command="Use --source auto.",
             file=file.file,
             source=source,
         )
@@ -206,5 +212,6 @@ def _join(file: ModelFile, errors: list[DownloadError], source: str, offline: bo
     kinds = {type(error) for error in errors}
     kind = kinds.pop() if len(kinds) == 1 else DownloadError
     remedy = " ".join(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    command = " ".join(dict.fromkeys(error.command for error in errors if error.command))
     message = " ".join(error.message for error in errors)
-    return kind(message, remedy, file=file.file, source=source, errors=errors)
+    return kind(message, remedy, command=command, file=file.file, source=source, errors=errors)

@@ -47,8 +47,9 @@ def find(
         return pinned
     if offline:
         raise OfflineError(
-            f"{reference} has not been pulled, and --offline forbids the network.",
-            f"Run `localspec pull {reference}` without --offline.",
+            f"{reference} has not been pulled, and offline forbids the network.",
+            f'Call `localspec.pull("{reference}")` without offline.',
+            command=f"Run `localspec pull {reference}` without --offline.",
             file=str(reference),
             source="",
         )
@@ -83,7 +84,7 @@ def _facts(file: RepoSibling) -> tuple[str, int, str]:
 def _repository(repo: str) -> ModelInfo:
     from huggingface_hub import HfApi
 
-    api = HfApi(endpoint=endpoint.endpoint())
+    api = HfApi(endpoint=endpoint.endpoint(), **endpoint.NAMED)
     return api.model_info(repo, timeout=LIST_SECONDS, files_metadata=True)
 
 

@@ -88,7 +88,8 @@ def check_facts(etag: str | None, size: int | None, file: ModelFile, faults: Hub
     """Raises HashMismatch or DownloadError if what a hub says about a file does not match the file wanted."""
     if etag and SHA256.fullmatch(etag) and etag != file.sha256:
         error = faults.wrong(f"has another {file.file}, with sha256 {etag[:12]}…")
-        raise HashMismatch(error.message, error.remedy, **error.data, expected=file.sha256, actual=etag)
+        facts = {**error.data, "expected": file.sha256, "actual": etag}
+        raise HashMismatch(error.message, error.remedy, command=error.command, **facts)
     if size is not None and size != file.bytes:
         raise wrong_size(size, file, faults)
 

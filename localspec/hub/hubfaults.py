@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
+from localspec.hub.route import certificate_fault, certificates_remedy, proxy_to
 from localspec.pairs.pair import HubSource
 
 Fault = TypeVar("Fault", bound=DownloadError)
 
 CONNECTION = "Check the connection and the proxy, or name a mirror in HF_ENDPOINT."
 LATER = "Pull again later: what was fetched is kept."
-OTHER_SOURCE = "Upgrade localspec, or choose another --source."
+UPGRADE = "Upgrade localspec."
+UPGRADE_COMMAND = "Upgrade localspec, or choose another --source."
 
 
 class HubFaults:
@@ -23,7 +25,7 @@ class HubFaults:
     """
 
     def __init__(
-        self, file: str, source: HubSource, endpoint: str, has_token: bool, otherwise: str = OTHER_SOURCE
+        self, file: str, source: HubSource, endpoint: str, has_token: bool, otherwise: str = UPGRADE
     ) -> None:
         self._file = file
         self._source = source
@@ -53,14 +55,28 @@ class HubFaults:
         if isinstance(error, hub.HFValidationError):
             return self._missing(f"{self._source.repo} cannot be the name of a repository.")
         if isinstance(error, TimeoutError) or type(error).__name__.endswith("Timeout"):
-            return self.unreachable("does not answer in time")
+            return self._no_way("does not answer in time")
         if isinstance(error, hub.OfflineModeIsEnabled):
             return self.unreachable(
                 "may not be asked, because HF_HUB_OFFLINE is set", "Unset HF_HUB_OFFLINE."
             )
         if isinstance(error, hub.HfHubHTTPError):
             return self.from_answer(error.response.status_code, error.response.headers)
-        return self.unreachable(f"cannot be reached ({type(error).__name__}: {_first_line(error)})")
+        return self.untrusted(error) or self._no_way(
+            "cannot be reached", f" ({type(error).__name__}: {_first_line(error)})"
+        )
+
+    def untrusted(self, error: Exception) -> SourceUnreachable | None:
+        """The error for an exception that says that a certificate could not be verified; None for any other."""
+        fault = certificate_fault(error, self._endpoint)
+        return None if fault is None else self._make(SourceUnreachable, fault, certificates_remedy())
+
+    def _no_way(self, fault: str, reason: str = "") -> SourceUnreachable:
+        """No answer at all: where a proxy is between, it is the first to look at."""
+        proxy = proxy_to(self._endpoint)
+        if proxy is None:
+            return self.unreachable(f"{fault}{reason}")
+        return self.unreachable(f"{fault} through {proxy}{reason}", proxy.remedy)
 
     def from_answer(self, status: int, headers: Mapping[str, str]) -> DownloadError:
         """The error for an answer with a failure status. A hub gives the reason in headers, so no body need be read."""
@@ -95,6 +111,12 @@ class HubFaults:
                 f"Hugging Face at {self._endpoint} forbids access to {repo}.",
                 "Use a token that may read it, or ask whoever runs the proxy.",
             )
+        proxy = proxy_to(self._endpoint)
+        if status == 407 and proxy is not None:
+            message = (
+                f"Hugging Face at {self._endpoint} cannot be reached: {proxy} wants a name and a password."
+            )
+            return self._make(AccessDenied, message, proxy.remedy)
         if status == 429:
             return self.unreachable("turns requests away because there were too many", LATER)
         if status >= 500:
@@ -105,7 +127,8 @@ class HubFaults:
         return self._make(FileMissing, message, self._otherwise)
 
     def _make(self, kind: type[Fault], message: str, remedy: str) -> Fault:
-        return kind(message, remedy, file=self._file, source=HubSource.kind)
+        command = UPGRADE_COMMAND if remedy == UPGRADE else ""
+        return kind(message, remedy, command=command, file=self._file, source=HubSource.kind)
 
 
 def _first_line(error: Exception) -> str:

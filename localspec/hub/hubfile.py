@@ -71,12 +71,15 @@ class HubFile:
         try:
             return within(3 * stall, send, late=lambda response: response.close())
         except Exception as error:
+            untrusted = self.faults.untrusted(error)
+            if untrusted is not None:  # another try would find the same certificate
+                raise untrusted from error
             raise Broken(_how(error)) from error
 
     def _metadata(self) -> HfFileMetadata:
         from huggingface_hub import get_hf_file_metadata
 
-        return get_hf_file_metadata(self._url, timeout=endpoint.PROBE_SECONDS)
+        return get_hf_file_metadata(self._url, timeout=endpoint.PROBE_SECONDS, **endpoint.NAMED)
 
 
 def _chunks(response: Any) -> Iterator[bytes]:

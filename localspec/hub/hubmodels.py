@@ -20,7 +20,7 @@ from localspec.system.progress import ProgressCallback, readable
 def paths_on_disk(references: Sequence[Reference], store: Store) -> list[Path]:
     """Paths for the references of a target, or of a target and its draft; for a split model, its first part.
 
-    Opens no connection. Raises NotDownloaded with the pull command, StoreError.
+    Opens no connection. Raises NotDownloaded with the call that pulls them, StoreError.
     """
     pinned = [Pins(store.home).get(str(reference)) for reference in references]
     found = [None if pair is None else store.path(pair.target) for pair in pinned]
@@ -32,11 +32,16 @@ def paths_on_disk(references: Sequence[Reference], store: Store) -> list[Path]:
     size = f" ({readable(sum(sizes))})" if len(sizes) == len(missing) else ""
     raise NotDownloaded(
         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this disk{size}.",
-        f"Run `localspec pull {command_words(references)}`.",
+        f"Call `localspec.pull({', '.join(_quoted(reference) for reference in references)})`.",
+        command=f"Run `localspec pull {command_words(references)}`.",
         name=command_words(references),
         missing=missing,
         references=tuple(references),
     )
+
+
+def _quoted(reference: Reference) -> str:
+    return f'"{reference}"'
 
 
 def command_words(references: Sequence[Reference]) -> str:
@@ -108,5 +113,9 @@ def _replace(pair: Pair, pins: Pins, store: Store) -> None:
 
 
 def _gone(error: DownloadError, pair: Pair) -> DownloadError:
-    remedy = f"`localspec pull {pair.name} --update` takes what the repository has now."
-    return type(error)(error.message, remedy, **error.data)
+    return type(error)(
+        error.message,
+        "Pull with update=True: that takes what the repository has now.",
+        command=f"`localspec pull {pair.name} --update` takes what the repository has now.",
+        **error.data,
+    )

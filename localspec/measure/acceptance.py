@@ -80,9 +80,10 @@ def check_length(engine: Engine, length: int) -> None:
     if engine.draft is None:
         raise InvalidRequest(
             f"There is no draft model to record: {engine.no_draft_reason or 'none was given'}.",
-            "Name a pair, or a draft with -md/--draft.",
+            "Load a pair, or a target with a draft.",
+            command="Name a pair, or a draft with -md/--draft.",
         )
-    most = min(engine.target.n_outputs, engine.target.n_batch) - 1
+    most = engine.most_draft_tokens
     if not 1 <= length <= most:
         raise InvalidRequest(
             f"{length} drafted tokens cannot be checked in one pass.", f"Draft from 1 to {most}."

@@ -92,6 +92,13 @@ def from_costs(costs: Costs, longest: int = LONGEST) -> Estimator:
     return Estimator(costs.draft.time(1) / step if costs.draft else 0.0, CostTable(verify), longest)
 
 
+def check_acceptances(acceptances: Sequence[float]) -> None:
+    """Raise `InvalidRequest` for an acceptance outside 0 to 1."""
+    for acceptance in acceptances:
+        if not 0 <= acceptance <= 1:
+            raise InvalidRequest(f"The acceptance is {acceptance}.", "It must be a number from 0 to 1.")
+
+
 def estimate(
     estimator: Estimator, acceptances: Sequence[float], asked_length: int | None = None
 ) -> dict[str, Any]:
@@ -99,9 +106,7 @@ def estimate(
 
     asked_length: a draft length to judge besides. Raises `InvalidRequest` for an acceptance outside 0 to 1.
     """
-    for acceptance in acceptances:
-        if not 0 <= acceptance <= 1:
-            raise InvalidRequest(f"The acceptance is {acceptance}.", "It must be a number from 0 to 1.")
+    check_acceptances(acceptances)
     result: dict[str, Any] = {
         "cost_ratio": round(estimator.cost_ratio, 4),
         "verify_cost": {

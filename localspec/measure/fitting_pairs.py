@@ -1,4 +1,4 @@
-"""Pairs of the catalogue that fit this machine's memory."""
+"""Pairs of the catalogue that fit this machine's memory, and how fast it should run them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias
 
 from localspec.engine.options import EngineOptions
 from localspec.errors import ModelFileError
-from localspec.gguf.metadata import read_metadata
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.prospect import Prospect, prospect
+from localspec.measure.speed import Speed, Speeds
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store
 
@@ -26,7 +27,8 @@ _CACHE_TOKENS = 4096
 class Fit:
     """How a pair and this machine's memory go together.
 
-    needed: bytes of weights and caches of both models. exact: read from the files, not estimated.
+    needed: bytes of weights and caches of both models. exact: from the headers, as the files or the catalogue have
+    them. speed: of the target alone, expected; None where nothing tells.
     """
 
     pair: Pair
@@ -35,35 +37,57 @@ class Fit:
     exact: bool
     on_disk: bool
     prospect: Prospect | None
+    speed: Speed | None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its answers should come slower than they are read aloud."""
+        return self.speed is not None and not self.speed.is_readable
 
 
 def fitting_pairs(
-    known: list[Pair], store: Store, options: EngineOptions, *, total: int, free: int
+    known: list[Pair], store: Store, options: EngineOptions, *, total: int, free: int, speeds: Speeds
 ) -> list[Fit]:
-    """Every pair, best first: those that fit now, then those that would, then the others; larger targets first.
+    """Every pair, best first: those that fit come before those that do not, and what is fast enough to read before
+    what is slow; then those that fit now come before those that would, and larger targets first. Slow ones: the fastest
+    first.
 
     total, free: bytes of memory that this machine has, and has free now.
     """
+    fits = [_fit(pair, store, options, total, free, speeds) for pair in known]
+    return sorted(fits, key=_rank)
+
+
+def _rank(fit: Fit) -> tuple[bool, int, int, float, str]:
     order = ("fits", "fits when memory is freed", "does not fit")
-    fits = [_fit(pair, store, options, total, free) for pair in known]
-    return sorted(fits, key=lambda fit: (order.index(fit.room), -fit.pair.target.bytes, fit.pair.name))
+    pace = 1 if fit.speed is None else 2 if fit.is_slow else 0
+    size = -fit.speed.tokens_per_second if fit.speed and fit.is_slow else -float(fit.pair.target.bytes)
+    return fit.room == "does not fit", pace, order.index(fit.room), size, fit.pair.name
 
 
-def _fit(pair: Pair, store: Store, options: EngineOptions, total: int, free: int) -> Fit:
+def _fit(pair: Pair, store: Store, options: EngineOptions, total: int, free: int, speeds: Speeds) -> Fit:
     paths = [store.path(file) for file in pair.files]
-    here = [path for path in paths if path is not None]
-    outlook = _outlook(here, options, store.home) if len(here) == len(paths) else None
+    models = [_facts(file, path) for file, path in zip(pair.files, paths, strict=True)]
+    outlook = _outlook(models, options, store.home)
     needed = sum(_estimated(file, options.n_ctx) for file in pair.files) if outlook is None else outlook.total
     room: Room = "fits" if needed <= MOST * free else "does not fit"
     if room != "fits" and needed <= MOST * total:
         room = "fits when memory is freed"
-    return Fit(pair, room, needed, outlook is not None, len(here) == len(paths), outlook)
+    speed = None if models[0] is None else speeds.of(models[0])
+    return Fit(pair, room, needed, outlook is not None, None not in paths, outlook, speed)
 
 
-def _outlook(paths: list[Path], options: EngineOptions, home: Path) -> Prospect | None:
+def _facts(file: ModelFile, path: Path | None) -> Metadata | None:
+    """From the file, else from the catalogue; None where neither tells."""
     try:
-        target, *drafts = [read_metadata(path) for path in paths]
+        return file.outline if path is None else read_metadata(path)
     except ModelFileError:
+        return None
+
+
+def _outlook(models: list[Metadata | None], options: EngineOptions, home: Path) -> Prospect | None:
+    target, *drafts = models
+    if target is None or None in drafts:
         return None
     return prospect(target, drafts[0] if drafts else None, options, home)
 

@@ -9,13 +9,18 @@ from pathlib import Path
 from localspec.engine.options import EngineOptions
 from localspec.errors import DownloadError, ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.measure.estimate import LONGEST, from_numbers
 from localspec.measure.prospect import ACCEPTANCES, Prospect, prospect
+from localspec.measure.speed import assumed_acceptance, bytes_read
 from localspec.pairs.catalogue import ModelFile
 from localspec.pairs.judgement import judge
 from localspec.store.candidates import Candidate
 
 ASSUMED = sorted(ACCEPTANCES)[len(ACCEPTANCES) // 2]
 """The acceptance that is assumed when drafts are ranked."""
+LARGEST = 0.5
+"""Share of what a pass of the target reads that a draft's may read; one that reads more pays nowhere near its passes,
+unless it was measured here to pay."""
 _TOO_LARGE = "it is not smaller than the target"
 Look = Callable[[ModelFile], Metadata]
 
@@ -32,12 +37,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A draft that fits. sentence: the deciding fact. prospect: None where metadata were not read."""
+    """A draft that fits. sentence: the deciding fact. prospect: None where metadata were not read.
+
+    assumed: the speedup where passes cost what they read and verifying is free, at an assumed acceptance: nothing to
+    be told, but an order for what was not measured. None where metadata were not read.
+    """
 
     draft: Candidate
     verdict: str
     sentence: str
     prospect: Prospect | None
+    assumed: float | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -70,8 +80,8 @@ def suggest_drafts(
 ) -> Suggestions:
     """Judges every candidate. look: reads the metadata of a file that is not here, for those of the catalogue.
 
-    Best first: drafts measured to pay, by expected speedup; those not measured, smaller ones first; those measured
-    not to pay.
+    Best first: drafts measured to pay, by expected speedup; those not measured, by what size, family and format let
+    expect; those measured not to pay.
     """
     looker = Looker(look)
     results = [_judged(target, candidate, options, home, looker) for candidate in found]
@@ -119,11 +129,33 @@ def _judged(
     if judgement.refusal is not None:
         return LeftOut(draft, judgement.refusal.clause)
     outlook = prospect(target.metadata, metadata, options, home)
-    return Suggestion(draft, judgement.verdict, judgement.sentence, outlook)
+    share = bytes_read(metadata) / bytes_read(target.metadata)
+    acceptance = assumed_acceptance(target.metadata, metadata, vouched=vouched)
+    found = Suggestion(
+        draft, judgement.verdict, judgement.sentence, outlook, _assumed_speedup(share, acceptance)
+    )
+    if share > LARGEST and (found.speedup or 0) <= 1:
+        return LeftOut(draft, _not_small(share))
+    return found
+
+
+def _assumed_speedup(share: float, acceptance: float) -> float:
+    estimator = from_numbers(share, longest=LONGEST)
+    return estimator.speedup(estimator.best_length(acceptance), acceptance)
+
+
+def _not_small(share: float) -> str:
+    return (
+        f"it is too large to draft: a pass reads {share:.0%} of what a pass of the target reads, and more than "
+        f"{LARGEST:.0%} does not pay"
+    )
 
 
 def _unread(target: Target, draft: Candidate, vouched: bool) -> Suggestion | LeftOut:
     """Without the metadata of both, only the catalogue can say that they belong together."""
+    share = draft.bytes / target.bytes
+    if share > LARGEST and not vouched:
+        return LeftOut(draft, _not_small(share))
     if vouched:
         return Suggestion(draft, "fits", f"The catalogue pairs {draft.name} with {target.name}.", None)
     which = "the target" if target.metadata is None else "it"
@@ -154,7 +186,7 @@ def _vouched(target: Target, draft: Candidate) -> bool:
 def _rank(one: Suggestion) -> tuple[int, float, int, str]:
     speedup = one.speedup
     if speedup is None:
-        return 1, 0.0, one.draft.bytes, one.draft.name
+        return 1, -(one.assumed or 0.0), one.draft.bytes, one.draft.name
     return (0 if speedup > 1 else 2), -speedup, one.draft.bytes, one.draft.name
 
 

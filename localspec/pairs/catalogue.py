@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -46,11 +46,20 @@ def pair(name: str, home: Path | None = None) -> Pair:
             f"The name of the pair is {name!r:.60}.", f"Known pairs: {', '.join(files)}.", name="name"
         )
     if name not in files:
-        close = difflib.get_close_matches(name.lower(), files, n=1)
-        hint = f"Did you mean {close[0]!r}? " if close else ""
-        remedy = f"{hint}Known pairs: {', '.join(files)}."
-        raise UnknownPair(f"There is no pair named {name!r}.", remedy, name=name, known=list(files))
+        raise UnknownPair(
+            f"There is no pair named {name!r}.", _nearest(name, files), name=name, known=list(files)
+        )
     return _read(files[name])
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    """What may have been meant: all names that hold this one, else the likeliest, and then all there are."""
+    holding = [each for each in known if name and name.lower() in each]
+    if len(holding) > 1:
+        return f"Which one: {', '.join(holding)}?"
+    close = holding or difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known pairs: {', '.join(known)}."
 
 
 def pairs(home: Path | None = None) -> list[Pair]:

@@ -22,6 +22,7 @@ def check_pair(target: Metadata, draft: Metadata) -> Judgement:
     raise PairingError(
         judgement.sentence,
         judgement.remedy,
+        command=judgement.command,
         target=target.path,
         draft=draft.path,
         reason=judgement.refusal.clause,

@@ -29,7 +29,7 @@ def _pair(folder: Path) -> Pair:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CatalogueError(
-            f"The folder {folder} cannot be read: {reason}.", _REMEDY, path=str(folder)
+            f"The folder {folder} cannot be read: {reason}.", _REMEDY, command=_COMMAND, path=str(folder)
         ) from None
     fault = (
         f"has {len(found)} pair files"
@@ -38,10 +38,12 @@ def _pair(folder: Path) -> Pair:
         if folder.is_dir()
         else "does not exist"
     )
-    raise CatalogueError(f"The folder {folder} {fault}, and must have one.", _REMEDY, path=str(folder))
+    message = f"The folder {folder} {fault}, and must have one."
+    raise CatalogueError(message, _REMEDY, command=_COMMAND, path=str(folder))
 
 
-_REMEDY = "Give a folder that `localspec export` has made."
+_REMEDY = "Give a folder that an export has made."
+_COMMAND = "Give a folder that `localspec export` has made."
 
 
 def _file(file: ModelFile, folder: Path) -> Path:

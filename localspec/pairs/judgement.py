@@ -13,7 +13,7 @@ from localspec.pairs.reason import Reason
 from localspec.pairs.vocabulary_gap import Difference, VocabularyGap
 
 Verdict: TypeAlias = Literal["fits", "fits, with reservations", "does not fit"]
-NO_DRAFT = "--no-draft goes on without a draft."
+NO_DRAFT = "no_draft=True goes on without a draft."
 _PLAIN = "It decodes token by token, whatever a pass costs."
 _SOME_COST = "costs acceptance"
 
@@ -36,6 +36,11 @@ class Judgement:
     differing: tuple[Difference, ...] = ()
 
     @property
+    def command(self) -> str:
+        """The remedy in the words of the command line."""
+        return "--no-draft goes on without a draft." if self.remedy == NO_DRAFT else self.remedy
+
+    @property
     def fits(self) -> bool:
         """Whether drafting is possible, well or less well."""
         return self.verdict != "does not fit"
@@ -51,14 +56,14 @@ class Judgement:
         return tuple(reason for reason in self.reasons if reason.severity == _SOME_COST)
 
     def to_dict(self) -> dict[str, object]:
-        """The judgement, ready for JSON."""
+        """The judgement as the command line prints it, ready for JSON."""
         return {
             "target": str(self.target),
             "draft": None if self.draft is None else str(self.draft),
             "fits": self.fits,
             "verdict": self.verdict,
             "sentence": self.sentence,
-            "remedy": self.remedy,
+            "remedy": self.command,
             "reasons": [
                 {"topic": reason.topic, "severity": reason.severity, "sentence": reason.sentence}
                 for reason in self.reasons

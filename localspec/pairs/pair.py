@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
+
+from localspec.gguf.metadata import Metadata
+from localspec.pairs.shape import Shape
 
 SPLIT = "split-"
 """Begins the name of a folder with the parts of one model."""
@@ -65,6 +68,7 @@ class ModelFile:
     A split model is one too, made by `split_model`: the name is that of its first part, `bytes` those of all parts.
     parts:   the files of a split model in order, else ().
     folder:  the store's folder of a split model, which its parts share; "" means one named by the sha256.
+    shape:   what of its header decides its memory, where the pair file says it.
     """
 
     file: str
@@ -73,6 +77,12 @@ class ModelFile:
     sources: tuple[Source, ...]
     parts: tuple[ModelFile, ...] = ()
     folder: str = ""
+    shape: Shape | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def outline(self) -> Metadata | None:
+        """Facts of the file as far as its memory goes, without the file; None where the pair file has no shape."""
+        return None if self.shape is None else self.shape.metadata(self.file, self.bytes)
 
     @property
     def pieces(self) -> tuple[ModelFile, ...]:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from localspec.errors import CatalogueError
 from localspec.gguf.split import part_name
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource, split_model
+from localspec.pairs.shape import OPTIONAL, REQUIRED, Shape
 
 CORRECT = "Correct the file, or remove it."
 PAIR_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -22,6 +23,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VERSION = re.compile(r"[0-9][A-Za-z0-9.+!]*")
+ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]")
 MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
@@ -76,7 +78,17 @@ def _whole_file(table: Table) -> ModelFile:
         bytes=table.number("bytes"),
         sha256=table.match("sha256", SHA256),
         sources=tuple(_source(source) for source in table.tables("source")),
+        shape=_shape(table.table("shape")) if table.has("shape") else None,
     )
+    table.finish()
+    return found
+
+
+def _shape(table: Table) -> Shape:
+    """A table whose fields are keys of the file's header, and two more."""
+    keys = {key: table.number(key) for key in REQUIRED}
+    keys |= {key: table.number(key) for key in OPTIONAL if table.has(key)}
+    found = Shape(table.match("architecture", ARCHITECTURE), table.number("vocabulary"), keys)
     table.finish()
     return found
 

@@ -123,7 +123,8 @@ class Pins:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"The pinned reference {path} cannot be read: {error}.",
-                "Delete that file, or pull the reference with --update.",
+                "Delete that file, or pull the reference with update=True.",
+                command="Delete that file, or pull the reference with --update.",
                 path=str(path),
             ) from error
 

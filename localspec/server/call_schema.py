@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-DEFINITIONS = "$defs"
+from localspec.grammar.schemas import DEFINITIONS, moved
+
 Schema = dict[str, Any]
 
 
@@ -27,18 +28,6 @@ def either_schema(functions: Sequence[Mapping[str, Any]], key: str, answer: Any)
     calls, definitions = _calls(functions, key)
     definitions["answer"] = moved(answer, f"#/{DEFINITIONS}/answer")
     return {**_one_of([{"$ref": f"#/{DEFINITIONS}/answer"}, *calls]), DEFINITIONS: definitions}
-
-
-def moved(schema: Any, place: str) -> Any:
-    """`schema` as it must be written inside another one, at `place`: its references to itself get that prefix."""
-    if isinstance(schema, Mapping):
-        return {
-            name: f"{place}{value[1:]}"
-            if name == "$ref" and isinstance(value, str) and value.startswith("#")
-            else moved(value, place)
-            for name, value in schema.items()
-        }
-    return [moved(item, place) for item in schema] if isinstance(schema, list | tuple) else schema
 
 
 def _calls(functions: Sequence[Mapping[str, Any]], key: str) -> tuple[list[Schema], Schema]:

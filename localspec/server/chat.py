@@ -31,6 +31,7 @@ class ChatFormat:
     def __init__(self, body: ChatRequest, llm: LLM, settings: Settings) -> None:
         self._body = body
         self._plan: Plan = chat_plan(body, llm, settings)
+        self._warned = {"warnings": list(self._plan.warnings)} if self._plan.warnings else {}
         self._piece: Callable[[int], bytes] = lambda token: llm.token_bytes([token])
         self._readers = [self._plan.reader() for _ in range(choices(body))]
         self._completions: list[Completion] = []
@@ -48,8 +49,9 @@ class ChatFormat:
         return lambda: llm.stream(self._plan.ids, **choice_options(self._plan.options, index))
 
     def opening(self, index: int) -> list[Payload]:
-        """A chunk with the role."""
-        return [self._chunk(index, {"role": "assistant", "content": ""})]
+        """A chunk with the role; in the first of all, the warnings."""
+        chunk = self._chunk(index, {"role": "assistant", "content": ""})
+        return [chunk | (self._warned if index == 0 else {})]
 
     def events(self, index: int, chunk: Chunk) -> list[Payload]:
         """A chunk for each delta, and at the end one with the finish reason."""
@@ -97,6 +99,7 @@ class ChatFormat:
             "choices": [self._choice(index, chunks[index]) for index in sorted(chunks)],
             "usage": self._usage(),
             "timings": timings([completion.stats for completion in self._completions]),
+            **self._warned,
         }
 
     def _usage(self) -> Payload:

@@ -16,7 +16,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _STATUSES = {
     400: "A field is not usable; `param` names it.",
     401: "The API key is missing or wrong.",
-    403: "The page is not allowed by --cors.",
+    403: "The page is not allowed (cors).",
     404: "There is no such model.",
     413: "The body is too large.",
     429: "Too many requests wait; Retry-After says when to try again.",

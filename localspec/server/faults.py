@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from localspec.errors import (
@@ -11,7 +12,10 @@ from localspec.errors import (
     TemplateError,
 )
 
+log = logging.getLogger("localspec.server")
 INVALID = "invalid_request_error"
+Warnings = tuple[dict[str, Any], ...]
+"""What an answer leaves out of its request, as `warning` makes them."""
 UNAVAILABLE = "unavailable_error"
 RETRY_SECONDS = 5
 GONE = 499
@@ -49,6 +53,15 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def warning(message: str, param: str, code: str) -> dict[str, Any]:
+    """What is passed over in a request that is answered all the same: for the answer, and logged. Fields as in errors.
+
+    message: without texts of the request.
+    """
+    log.info("%s", message)
+    return {"message": message, "param": param, "code": code}
+
+
 def queue_full(limit: int) -> ApiError:
     """A 429 with Retry-After. limit: how many requests may wait."""
     why = (
@@ -74,7 +87,7 @@ def timed_out(seconds: float) -> ApiError:
     """A 504: the request's deadline has passed."""
     return ApiError(
         504,
-        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens or raise --timeout.",
+        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens.",
         kind="timeout_error",
         code="timeout",
     )
@@ -100,11 +113,15 @@ def as_api_error(error: Exception, fields: dict[str, str] | None = None) -> ApiE
         too_long = type(error).__name__ == "PromptTooLong"
         param = "prompt" if too_long else default if name is None else str(name)
         param = param if param is None else (fields or {}).get(param, param)
-        return bad_request(str(error), param, "context_length_exceeded" if too_long else None)
+        # The size of the context is not the client's to choose.
+        message = f"{error.message} Shorten it." if too_long else str(error)
+        return bad_request(message, param, "context_length_exceeded" if too_long else None)
     if isinstance(error, EngineClosed):
         return stopping()
     if isinstance(error, LocalspecError):
-        return ApiError(500, str(error), kind="server_error")
+        return ApiError(
+            500, error.message, kind="server_error"
+        )  # the remedy is for who runs it: it is logged
     if isinstance(error, MemoryError):
         return ApiError(500, "There is not enough memory.", kind="server_error")
     return ApiError(500, f"{type(error).__name__}: {error}", kind="server_error")

@@ -48,7 +48,7 @@ class Guard:
         if origin is not None and "*" not in allowed and origin not in allowed:
             return ApiError(
                 403,
-                f"Pages of {origin[:100]} may not use this server. Start it with --cors {origin[:100]}.",
+                f"Pages of {origin[:100]} may not use this server. Whoever runs it can allow them (cors).",
                 code="origin_not_allowed",
             )
         key = self._service.settings.api_key

@@ -12,9 +12,12 @@ from localspec.decoding.seeds import attempt_seed
 from localspec.server.faults import bad_request
 from localspec.server.schemas import ChatRequest, CompletionRequest, Part, ResponseFormat, Sampling
 from localspec.server.settings import Settings
+from localspec.text.messages import content_text
 
 MOST_CHOICES = 128
 MOST_TOP_LOGPROBS = 20
+FORMS = ("grammar", "json_schema")
+"""Options that say what an answer must look like. Those of a request replace those of the server, all of them."""
 _AS_IS = (
     "temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty", "repeat_last_n",
     "frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos",
@@ -33,13 +36,15 @@ def answer_options(body: Sampling, settings: Settings) -> dict[str, Any]:
         given["stop"] = body.stop
     if body.logit_bias is not None:
         given["logit_bias"] = _bias(body.logit_bias)
-    options = dict(settings.answering) | {"params": replace(settings.params, **given)}
+    form = _form(body)
+    kept = {name: value for name, value in settings.answering.items() if form is None or name not in FORMS}
+    options = kept | {"params": replace(settings.params, **given)}
     for name in ("draft_tokens", "verify"):
         if getattr(body, name) is not None:
             options[name] = getattr(body, name)
     if body.prediction is not None:
         options["prediction"] = text_of(body.prediction.content, "prediction.content")
-    return options | _form(body)
+    return options | (form or {})
 
 
 def field_names(body: Sampling) -> dict[str, str]:
@@ -50,7 +55,7 @@ def field_names(body: Sampling) -> dict[str, str]:
     }
     if isinstance(body, ChatRequest):
         names |= {"prompt": "messages", "text": "messages", "logprobs": "top_logprobs"}
-        if body.tools:
+        if body.tools and body.json_schema is None:
             names["json_schema"] = "tools"
         if body.max_completion_tokens is not None:
             names["max_tokens"] = "max_completion_tokens"
@@ -88,20 +93,9 @@ def choice_options(options: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def text_of(content: str | Sequence[Part] | None, param: str) -> str:
-    """A message's content as one text. Raises `ApiError` naming a part that is no text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(_part_text(part, f"{param}[{index}]") for index, part in enumerate(content))
-
-
-def _part_text(part: Part, param: str) -> str:
-    name = "refusal" if part.type == "refusal" else "text"
-    text: str | None = getattr(part, name)
-    if part.type not in ("text", "input_text", "output_text", "refusal"):
-        raise bad_request(f"{param}.type is {part.type!r}. This model reads text only.", f"{param}.type")
-    if text is None:
-        raise bad_request(f"{param}.{name} is missing.", f"{param}.{name}", "missing_required_parameter")
-    return text
+    """A message's content as one text, as `LLM.chat` takes it. Raises `InvalidRequest` naming a part."""
+    parts = content if content is None or isinstance(content, str) else [dict(part) for part in content]
+    return content_text(parts, param)
 
 
 def _lengths(body: Sampling) -> dict[str, int | None]:
@@ -155,8 +149,8 @@ def _token(token: object) -> int:
     return int(text)
 
 
-def _form(body: Sampling) -> dict[str, Any]:
-    """The grammar or schema that the answer must match, if any."""
+def _form(body: Sampling) -> dict[str, Any] | None:
+    """What the answer must look like; {} where it is said to be free, None where nothing is said."""
     forms: dict[str, Any] = {}
     if body.grammar:
         forms["grammar"] = body.grammar
@@ -165,7 +159,7 @@ def _form(body: Sampling) -> dict[str, Any]:
     schema = _schema(body.response_format)
     if schema is not None:
         forms["json_schema"] = schema
-    return forms
+    return forms if forms or body.response_format is not None else None
 
 
 def _schema(form: ResponseFormat | None) -> dict[str, Any] | bool | None:

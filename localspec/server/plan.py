@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.llm import LLM
 from localspec.server.answer_reader import AnswerReader
-from localspec.server.faults import bad_request
-from localspec.server.options import answer_options, text_of
+from localspec.server.faults import Warnings, bad_request
+from localspec.server.options import FORMS, answer_options, text_of
 from localspec.server.reader import Reader
 from localspec.server.schemas import ChatRequest, Message
 from localspec.server.settings import Settings
@@ -26,11 +26,15 @@ MAY_BE_SILENT = ("assistant", "function")
 
 @dataclass(frozen=True)
 class Plan:
-    """ids: of the prompt. options: keyword arguments of `LLM.stream`. reader: makes one for each choice."""
+    """ids: of the prompt. options: keyword arguments of `LLM.stream`. reader: makes one for each choice.
+
+    warnings: what of the request is passed over.
+    """
 
     ids: list[int]
     options: dict[str, Any]
     reader: Callable[[], Reader]
+    warnings: Warnings = ()
 
 
 def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
@@ -40,27 +44,34 @@ def chat_plan(body: ChatRequest, llm: LLM, settings: Settings) -> Plan:
     """
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     syntax = call_syntax(llm.template.source or "")
-    options = _with_calls(answer_options(body, settings), use, syntax)
+    options = {**answer_options(body, settings), "shown_tokens": SHOWN_TOKENS}
+    options, warnings = _with_calls(options, body, use, syntax)
     constrained = "json_schema" in options or "grammar" in options
     variables = _variables(body, llm, constrained)
-    tags = reasoning_tags(llm.template, variables)
+    ending = _ending(body)
+    tags = _tags(body, llm, variables, ending)
     beginning = _beginning(tags, use, syntax, constrained)
     ids = llm.render(
-        plain_messages(body.messages), tools=use.tools, template_variables=variables, beginning=beginning
+        plain_messages(body.messages),
+        tools=use.tools,
+        template_variables=variables,
+        beginning=beginning,
+        ending=ending,
     )
     shown = None if constrained else tags
-    return Plan(ids, options, lambda: AnswerReader(shown, use.parser()))
+    return Plan(ids, options, lambda: AnswerReader(shown, use.parser()), (*use.warnings, *warnings))
 
 
-def _with_calls(options: dict[str, Any], use: ToolUse, syntax: CallSyntax) -> dict[str, Any]:
+def _with_calls(
+    options: dict[str, Any], body: ChatRequest, use: ToolUse, syntax: CallSyntax
+) -> tuple[dict[str, Any], Warnings]:
     """Options with the schema that makes an answer a call. Raises `ApiError` where a grammar says otherwise."""
-    options = {**options, "shown_tokens": SHOWN_TOKENS}
-    if use.forced and "grammar" in options:
-        raise bad_request("grammar is given and tool_choice forces a call. Give one of them.", "grammar")
-    if use.forced and "json_schema" in options:
-        options.pop("json_schema")
-    schema = use.schema(syntax, options.get("json_schema"))
-    return options if schema is None else {**options, "json_schema": schema}
+    if use.forced:
+        if body.grammar:
+            raise bad_request("grammar is given and tool_choice forces a call. Give one of them.", "grammar")
+        options = {name: value for name, value in options.items() if name not in FORMS}
+    schema, warnings = use.schema(syntax, options.get("json_schema"))
+    return (options if schema is None else {**options, "json_schema": schema}), warnings
 
 
 def _variables(body: ChatRequest, llm: LLM, constrained: bool) -> dict[str, Any]:
@@ -72,6 +83,28 @@ def _variables(body: ChatRequest, llm: LLM, constrained: bool) -> dict[str, Any]
     if THINKS in known and (constrained or body.reasoning_effort == "none"):
         variables.setdefault(THINKS, False)
     return variables
+
+
+def _ending(body: ChatRequest) -> str:
+    """How the prompt ends, as `LLM.render` takes it. Raises `ApiError` for a new answer that continues an old one."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise bad_request(
+            "continue_final_message and add_generation_prompt are both true: an answer is continued or begun. "
+            "Set one of them to false.",
+            "continue_final_message",
+        )
+    if body.continue_final_message:
+        return "message"
+    return "nothing" if body.add_generation_prompt is False else "answer"
+
+
+def _tags(body: ChatRequest, llm: LLM, variables: dict[str, Any], ending: str) -> ReasoningTags | None:
+    """How the model marks its thoughts, and whether the prompt has opened them."""
+    tags = reasoning_tags(llm.template, variables)
+    if tags is None or ending == "answer":
+        return tags
+    said = text_of(body.messages[-1].content, "messages") if ending == "message" and body.messages else ""
+    return replace(tags, opened=said.rfind(tags.opening) > said.rfind(tags.closing))
 
 
 def _beginning(tags: ReasoningTags | None, use: ToolUse, syntax: CallSyntax, constrained: bool) -> str:

@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.errors import InvalidRequest
-from localspec.text.messages import checked_messages
-
 MOST_RESPONSES = 256
 MOST_CHARACTERS = 8_000_000
 
@@ -26,21 +23,6 @@ class Kept:
     def size(self) -> int:
         """About how many characters it takes."""
         return len(str(self.payload)) + sum(len(str(message)) for message in self.messages)
-
-
-def without_broken_calls(message: Mapping[str, Any]) -> dict[str, Any]:
-    """`message` without calls that no prompt can show, such as one that was cut off: nobody could go on behind it."""
-    calls = [call for call in message.get("tool_calls", ()) if _can_be_shown(call)]
-    kept = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**kept, "tool_calls": calls} if calls else {**kept, "content": kept.get("content") or ""}
-
-
-def _can_be_shown(call: Mapping[str, Any]) -> bool:
-    try:
-        checked_messages([{"role": "assistant", "content": "", "tool_calls": [call]}])
-    except InvalidRequest:
-        return False
-    return True
 
 
 class ResponseStore:
@@ -65,6 +47,12 @@ class ResponseStore:
         """The response, or None if there is none of that name or it was forgotten."""
         with self._lock:
             return self._kept.get(name)
+
+    def item(self, name: str) -> Mapping[str, Any] | None:
+        """The output item of that id in any response that is kept, or None."""
+        with self._lock:
+            items = (item for kept in self._kept.values() for item in kept.payload.get("output", ()))
+            return next((item for item in items if item.get("id") == name), None)
 
     def remove(self, name: str) -> bool:
         """Forget one; whether there was one."""

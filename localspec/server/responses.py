@@ -22,7 +22,7 @@ from localspec.server.replies import Json
 from localspec.server.response_input import chat_request
 from localspec.server.response_items import OutputItems
 from localspec.server.response_schemas import ResponseRequest
-from localspec.server.response_store import Kept, ResponseStore, without_broken_calls
+from localspec.server.response_store import Kept, ResponseStore
 from localspec.server.routes import check_model
 from localspec.server.schemas import ChatRequest
 from localspec.server.service import Service
@@ -36,6 +36,8 @@ _FIELDS = {
     "max_completion_tokens": "max_output_tokens",
 }
 """Fields of a chat request -> those of /v1/responses."""
+_FUNCTION = (".function.", ".")
+"""The same for what is said of a tool."""
 
 
 class AnswerItemsFormat:
@@ -45,7 +47,7 @@ class AnswerItemsFormat:
 
     def __init__(self, body: ResponseRequest, llm: LLM, settings: Settings, store: ResponseStore) -> None:
         self._store = None if body.store is False else store
-        chat, self._messages = chat_request(body, _earlier(body, store))
+        chat, self._messages, warnings = chat_request(body, _earlier(body, store), store.item)
         self._reader: Reader
         self._output = OutputItems()
         self._number = 0
@@ -56,6 +58,10 @@ class AnswerItemsFormat:
             stream = llm.stream(plan.ids, **plan.options)  # refuses what is not right
         except Exception as error:
             raise _renamed(error, chat) from error
+        if warnings := (*warnings, *plan.warnings):
+            self._payload["warnings"] = [
+                {name: text.replace(*_FUNCTION) for name, text in warning.items()} for warning in warnings
+            ]
         self._reader = plan.reader()
         self.starts: list[Start] = [lambda: stream]
 
@@ -113,8 +119,7 @@ class AnswerItemsFormat:
             "timings": timings([completion.stats]),
         }
         if self._store is not None:
-            answer = without_broken_calls(merged(self._deltas))
-            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, answer]))
+            self._store.add(self._payload["id"], Kept(self._payload, [*self._messages, merged(self._deltas)]))
 
     def _state(self, kind: str) -> Payload:
         return {
@@ -180,8 +185,8 @@ def _renamed(error: Exception, chat: ChatRequest) -> ApiError:
     refused = as_api_error(error, field_names(chat))
     param = refused.param
     if param is not None:
-        param = _FIELDS.get(param, param).replace(".function.", ".")
-    message = refused.message.replace(".function.", ".")
+        param = _FIELDS.get(param, param).replace(*_FUNCTION)
+    message = refused.message.replace(*_FUNCTION)
     return ApiError(
         refused.status, message, kind=refused.kind, param=param, code=refused.code, headers=refused.headers
     )

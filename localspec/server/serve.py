@@ -21,6 +21,8 @@ from localspec.server.settings import Settings
 
 CLEAN_UP_SECONDS = 5
 """Given to ended answers, to tell their clients so."""
+OTHER_PATH = "Give another path."
+OTHER_PATH_COMMAND = "Give another --uds."
 
 
 class Server(uvicorn.Server):
@@ -97,7 +99,9 @@ def tcp_socket(host: str, port: int) -> Iterator[socket.socket]:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidRequest(
-            f"The server cannot listen on {host}:{port}: {reason}.", "Give another --host or --port."
+            f"The server cannot listen on {host}:{port}: {reason}.",
+            "Give another host or port.",
+            command="Give another --host or --port.",
         ) from None
     with listening:
         # Connections inherit it. asyncio does not set it where it did not make the listening socket itself, and an
@@ -110,7 +114,9 @@ def tcp_socket(host: str, port: int) -> Iterator[socket.socket]:
 def unix_socket(path: Path) -> Iterator[socket.socket]:
     """A socket that this user alone may use; its file is removed at the end. Raises `InvalidRequest`."""
     if not hasattr(socket, "AF_UNIX"):
-        raise InvalidRequest("This system has no Unix sockets.", "Use --host and --port.")
+        raise InvalidRequest(
+            "This system has no Unix sockets.", "Use a host and a port.", command="Use --host and --port."
+        )
     _remove_stale(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listening:
@@ -120,7 +126,7 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
         except OSError as error:
             reason = error.strerror or str(error)
             raise InvalidRequest(
-                f"The server cannot listen on {path}: {reason}.", "Give another --uds."
+                f"The server cannot listen on {path}: {reason}.", OTHER_PATH, command=OTHER_PATH_COMMAND
             ) from None
         finally:
             os.umask(old)
@@ -138,7 +144,7 @@ def _remove_stale(path: Path) -> None:
     except OSError:
         return
     if not is_socket:
-        raise InvalidRequest(f"{path} exists and is no socket.", "Give another --uds.")
+        raise InvalidRequest(f"{path} exists and is no socket.", OTHER_PATH, command=OTHER_PATH_COMMAND)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -147,4 +153,4 @@ def _remove_stale(path: Path) -> None:
             return
         except OSError:
             return
-    raise InvalidRequest(f"Another server listens on {path}.", "Give another --uds.")
+    raise InvalidRequest(f"Another server listens on {path}.", OTHER_PATH, command=OTHER_PATH_COMMAND)

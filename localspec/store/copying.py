@@ -73,7 +73,8 @@ def _completed(file: ModelFile, source: Path, unfinished: Path, report: Reporter
 def _other_bytes(file: ModelFile, source: Path) -> HashMismatch:
     return HashMismatch(
         f"{source} is damaged: its sha256 is not {file.sha256[:12]}….",
-        "Check the store with `localspec verify`.",
+        "`localspec.pull` verifies the files of a pair.",
+        command="Check the store with `localspec verify`.",
         file=file.file,
         source="disk",
         expected=file.sha256,

@@ -88,7 +88,12 @@ def _models(pair: Pair, store: Store, prepared: bool) -> list[_Model]:
         same = file.pieces[0].file.lower() == pair.target.pieces[0].file.lower()
         models.append(_Model.of(file, path, "draft-" if same else ""))
     elif prepared:
-        raise StoreError(f"The pair {pair.name} has no draft model.", "Leave out --prepared.", path="")
+        raise StoreError(
+            f"The pair {pair.name} has no draft model.",
+            "Leave out prepared.",
+            command="Leave out --prepared.",
+            path="",
+        )
     return models
 
 
@@ -101,7 +106,8 @@ def _prepared(pair: Pair, draft: Path, store: Store) -> tuple[ModelFile, Path]:
             return ModelFile(path.name, path.stat().st_size, sha256_of(path), ()), path
     raise NotDownloaded(
         f"There is no prepared draft of the pair {pair.name} on this disk.",
-        f"Run `localspec draft make {pair.name}`, or leave out --prepared: the draft may be fastest as it is.",
+        "Leave out prepared: the draft may be fastest as it is.",
+        command=f"Run `localspec draft make {pair.name}`, or leave out --prepared: the draft may be fastest as it is.",
         name=pair.name,
         missing=[],
     )

@@ -27,7 +27,8 @@ def known_pair(name: str, store: Store) -> Pair:
     if pinned is None:
         raise NotDownloaded(
             f"{reference} has not been pulled.",
-            f"Run `localspec pull {reference}`.",
+            f'Call `localspec.pull("{reference}")`.',
+            command=f"Run `localspec pull {reference}`.",
             name=str(reference),
             missing=[],
         )

@@ -146,7 +146,8 @@ def _taken(name: str, store: Store) -> InvalidRequest:
     where = "built in" if path is None else f"in {path}"
     return InvalidRequest(
         f"There is a pair named {name} already, {where}.",
-        "Choose another name." if path is None else f"Choose another name, or `localspec rm {name}` first.",
+        "Choose another name.",
+        command="" if path is None else f"Choose another name, or `localspec rm {name}` first.",
         name=name,
     )
 

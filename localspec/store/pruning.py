@@ -16,7 +16,7 @@ from localspec.store.known import known_pairs
 from localspec.store.prepared import Record, Source
 from localspec.store.store import Store
 from localspec.store.verifying import held_paths
-from localspec.system.disk import disk_errors
+from localspec.system.disk import disk_errors, own_bytes
 from localspec.system.locks import locked
 
 LOCK_AGE = 3600.0
@@ -27,6 +27,7 @@ LOCK_AGE = 3600.0
 class LeftOver:
     """path: a file or a folder. reason: why nothing needs it, as a clause. lock: the name of its lock, or "".
 
+    bytes: that removing it gives back.
     precious: whole and verified, but no known pair needs it: ask first.
     """
 
@@ -163,7 +164,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else (path,)
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(own_bytes(file) for file in files if file.is_file())
 
 
 def _age(path: Path) -> float:

@@ -10,7 +10,7 @@ from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.pairs.catalogue import ModelFile, Pair, pairs
 from localspec.pairs.pins import Pins
 from localspec.store.prepared import PreparedDrafts, Source
-from localspec.system.disk import CHANGE_HOME, disk_errors, sha256_of, sync, write_durably
+from localspec.system.disk import CHANGE_HOME, disk_errors, own_bytes, sha256_of, sync, write_durably
 from localspec.system.home import default_home, home_folder
 from localspec.system.locks import locked
 from localspec.system.partial import Partial
@@ -75,7 +75,8 @@ class Store:
             size = readable(sum(file.bytes for file in missing))
             raise NotDownloaded(
                 f"The pair {pair.name} is not complete on this disk: {names} missing ({size}).",
-                f"Run `localspec pull {pair.name}`.",
+                f'Call `localspec.pull("{pair.name}")`.',
+                command=f"Run `localspec pull {pair.name}`.",
                 name=pair.name,
                 missing=[file.file for file in missing],
             )
@@ -90,7 +91,8 @@ class Store:
                 where = " or ".join(map(str, piece.local_paths))
                 raise StoreError(
                     f"The pair {pair.name} is not complete: {where} is gone or has another size.",
-                    f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",
+                    "Put the file back.",
+                    command=f"Put the file back, or remove the pair with `localspec rm {pair.name}`.",
                     path=where,
                     name=pair.name,
                 )
@@ -103,8 +105,8 @@ class Store:
     def remove(self, pair: Pair) -> int:
         """Removes the pair's files, left-overs and prepared drafts, not what another complete pair needs.
 
-        Files that lie outside the store stay. Returns the bytes freed.
-        Raises StoreError if a file is in use or being fetched.
+        Files that lie outside the store stay. Returns the bytes freed, not those that other
+        hard links keep. Raises StoreError if a file is in use or being fetched.
         """
         shared = {
             file.sha256 for other, _ in self.installed() if other.name != pair.name for file in other.files
@@ -162,7 +164,8 @@ class Store:
         raise HashMismatch(
             f"The bytes of {file.file} from {report.source} are not the file: "
             f"sha256 {actual[:12]}… instead of {file.sha256[:12]}….",
-            "Pull again, or choose another --source.",
+            "Pull again.",
+            command="Pull again, or choose another --source.",
             file=file.file,
             source=report.source,
             expected=file.sha256,
@@ -204,7 +207,7 @@ class Store:
             freed = partial.size
             partial.discard()
             if path.exists():
-                freed += path.stat().st_size
+                freed += own_bytes(path)
                 path.unlink()
             with suppress(OSError):
                 path.parent.rmdir()

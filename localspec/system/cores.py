@@ -9,7 +9,7 @@ def physical_cores() -> int:
     """Physical cores this process may use: a second thread per core slows matrix products down."""
     import psutil
 
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    allowed = processors()
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
 
 
@@ -18,3 +18,8 @@ def busy_share(seconds: float = 0.2) -> float:
     import psutil
 
     return float(psutil.cpu_percent(interval=seconds)) / 100
+
+
+def processors() -> int:
+    """Processors this process may use, the second threads of cores counted as well."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -33,6 +33,12 @@ def sha256_of(path: Path, report: Callable[[int], None] | None = None) -> str:
     return digest.hexdigest()
 
 
+def own_bytes(path: Path) -> int:
+    """Bytes that removing the file gives back: none while another hard link leads to them. Raises OSError."""
+    status = path.stat()
+    return status.st_size if status.st_nlink <= 1 else 0
+
+
 def require_room(folder: Path, needed: int) -> None:
     """Raises DiskFull unless `needed` bytes are free where `folder` is (or will be)."""
     there = next((place for place in (folder, *folder.parents) if place.exists()), folder)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from localspec.errors import InvalidRequest
-from localspec.text.messages import checked_messages, checked_text, checked_tools, checked_variables
+from localspec.checks import shown
+from localspec.errors import InvalidRequest, TemplateError
+from localspec.text.messages import (
+    ASSISTANT,
+    checked_messages,
+    checked_text,
+    checked_tools,
+    checked_variables,
+    with_arguments,
+)
 
 
 class Literals:
@@ -66,6 +75,10 @@ def literals_of(vocabulary: frozenset[str]) -> Literals:
     return Literals(vocabulary)
 
 
+ENDINGS = ("answer", "message", "nothing")
+"""How a prompt may end: with the opening of an answer; inside the last message, whose text the model continues; or
+behind the last message, as the template ends it."""
+
 TOLD_OTHERWISE = ("self", "messages", "tools", "add_generation_prompt")
 """Told to a template otherwise."""
 
@@ -110,11 +123,12 @@ def render_prompt(
     tools: Sequence[Mapping[str, Any]] | None = None,
     beginning: str = "",
     variables: Mapping[str, Any] | None = None,
+    ending: str = "answer",
 ) -> list[int]:
     """Prompt ids of a conversation.
 
     tools: functions the model may call, as OpenAI writes them. beginning: the answer's first text, control tokens
-    included; it belongs to the prompt. variables: for the template, such as `enable_thinking`.
+    included; it belongs to the prompt. variables: for the template, such as `enable_thinking`. ending: of `ENDINGS`.
 
     The rendered template is tokenized with special tokens parsed, except that texts of control tokens inside
     a message stay text: they are hidden from the template behind placeholders and tokenized on their own. A
@@ -126,6 +140,10 @@ def render_prompt(
     shielded = [hidden.hide_in(message) for message in checked_messages(messages)]
     tools, variables = checked_tools(tools), checked_variables(variables)
     beginning = checked_text(beginning, "The beginning of the answer", name="beginning")
+    if ending not in ENDINGS:
+        raise InvalidRequest(
+            f"ending is {shown(ending)}.", f"Use one of {', '.join(ENDINGS)}.", name="ending"
+        )
     try:
         told = {
             name: hidden.hide_in(value) for name, value in variables.items() if name not in TOLD_OTHERWISE
@@ -137,8 +155,60 @@ def render_prompt(
             "Give what can be written as JSON.",
             name="tools" if tools else "template_variables",
         ) from None
-    rendered = template.render(shielded, tools=shielded_tools or None, **told)
+    if ending == "message":
+        shielded[-1] = _open(shielded[-1], hidden.mark)
+    rendered = _rendered(
+        template,
+        shielded,
+        tools=shielded_tools or None,
+        add_generation_prompt=ending == "answer",
+        **told,
+    )
+    if ending == "message":
+        rendered = _up_to(rendered, hidden.mark)
     return prompt_ids(vocab, hidden.split(rendered + beginning))
+
+
+def _rendered(template: Template, messages: list[dict[str, Any]], /, **options: Any) -> str:
+    """What the template makes of checked messages.
+
+    Most templates take the arguments of old calls as objects or as text. Where one fails over them, it gets all of
+    them as objects (some go through the members), or all as text (some join it with other text).
+    """
+    try:
+        return template.render(messages, **options)
+    except TemplateError:
+        for as_text in (False, True):
+            others = with_arguments(messages, as_text=as_text)
+            if others != messages:
+                with contextlib.suppress(TemplateError):
+                    return template.render(others, **options)
+        raise
+
+
+def _open(message: dict[str, Any], mark: str) -> dict[str, Any]:
+    """The last message with a mark behind its text. Raises InvalidRequest for one that cannot be continued."""
+    if message["role"] != ASSISTANT or "tool_calls" in message:
+        what = (
+            "calls tools" if message["role"] == ASSISTANT else f"is one of the role {message['role']!r:.40}"
+        )
+        raise InvalidRequest(
+            f"The last message {what}, so there is no answer to continue.",
+            "Let an assistant's text be the last message.",
+            name="continue_final_message",
+        )
+    return {**message, "content": message["content"] + mark}
+
+
+def _up_to(rendered: str, mark: str) -> str:
+    before, *behind = rendered.split(mark)
+    if len(behind) != 1:
+        raise InvalidRequest(
+            "The chat template does not write the last message as it is, so it cannot be continued.",
+            "Ask for a new answer instead.",
+            name="continue_final_message",
+        )
+    return before
 
 
 def prompt_ids(vocab: Vocabulary, parts: Sequence[str]) -> list[int]:
