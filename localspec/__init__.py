@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from localspec.answers.request import AnswerOptions, Chunk, Completion
     from localspec.answers.stream import AnswerStream
     from localspec.decoding.params import SamplingParams
-    from localspec.engine.loading import Loading, LoadProgress
+    from localspec.engine.loading import Loading
     from localspec.engine.memory import MemoryEstimate, memory_needed
     from localspec.engine.options import EngineOptions, LoadOptions
     from localspec.errors import LoadCancelled, LocalspecError
     from localspec.hub.pull import pull
     from localspec.llm import LLM
+    from localspec.system.progress import Progress, Stage
     from localspec.text.tool_calls import ToolCallParser
 
 __all__ = [
@@ -33,11 +34,12 @@ __all__ = [
     "EngineOptions",
     "LoadCancelled",
     "LoadOptions",
-    "LoadProgress",
     "Loading",
     "LocalspecError",
     "MemoryEstimate",
+    "Progress",
     "SamplingParams",
+    "Stage",
     "ToolCallParser",
     "__version__",
     "memory_needed",
@@ -55,11 +57,12 @@ _HOMES = {
     "LLM": "localspec.llm",
     "LoadCancelled": "localspec.errors",
     "LoadOptions": "localspec.engine.options",
-    "LoadProgress": "localspec.engine.loading",
     "Loading": "localspec.engine.loading",
     "LocalspecError": "localspec.errors",
     "MemoryEstimate": "localspec.engine.memory",
+    "Progress": "localspec.system.progress",
     "SamplingParams": "localspec.decoding.params",
+    "Stage": "localspec.system.progress",
     "ToolCallParser": "localspec.text.tool_calls",
     "memory_needed": "localspec.engine.memory",
     "pull": "localspec.hub.pull",

@@ -12,10 +12,10 @@ from typing import Any, Unpack
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.answers.stream import AnswerStream, Item, Pump, Start
 from localspec.checks import StrPath, shown
-from localspec.engine.loading import LoadProgress
 from localspec.engine.options import LoadOptions
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
+from localspec.system.progress import Progress, ProgressCallback
 
 
 def put_in_loop(loop: asyncio.AbstractEventLoop, items: asyncio.Queue[Item], item: Item) -> bool:
@@ -88,7 +88,7 @@ class AsyncLLM:
         name_or_target: StrPath,
         draft: StrPath | None = None,
         *,
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_progress: ProgressCallback | None = None,
         **options: Unpack[LoadOptions],
     ) -> AsyncLLM:
         """`LLM.load` in the background; cancelling the task cancels the load. `on_progress` is called in the loop."""
@@ -99,7 +99,7 @@ class AsyncLLM:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(callback, *arguments)
 
-        def tell(progress: LoadProgress) -> None:
+        def tell(progress: Progress) -> None:
             if on_progress is not None:
                 in_loop(on_progress, progress)
 

@@ -233,6 +233,13 @@ def check_count(name: str, value: object, high: int = 2**31 - 1) -> None:
         )
 
 
+def checked_switch(name: str, value: object) -> bool:
+    """`value`. Raises `InvalidRequest` for what is not True or False."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} is {shown(value)}.", "It must be True or False.", name=name)
+    return value
+
+
 def checked_amount(name: str, value: object) -> int:
     number = as_integer(value)
     if number is None or number < 0:

@@ -21,24 +21,29 @@ from localspec.checks import (
     checked_ids,
     checked_prompt,
     checked_seconds,
+    checked_switch,
     text_or_items,
 )
 from localspec.compute.vocabulary import ChatTemplate
 from localspec.engine.engine import Engine
 from localspec.engine.idle import IdleTimer
 from localspec.engine.keeper import EngineKeeper, Order
-from localspec.engine.loading import Loading, LoadProgress
+from localspec.engine.loading import Loading
+from localspec.engine.measured_costs import Costs
 from localspec.engine.options import LoadOptions, Notify, engine_options, within_machine
-from localspec.errors import DecodeCancelled, EngineClosed, LoadCancelled, LocalspecError
+from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
 from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
 from localspec.pairs.catalogue import DEFAULT_PAIR
 from localspec.store.last_use import record_use
 from localspec.system.at_exit import close_at_exit
+from localspec.system.progress import ProgressCallback
 from localspec.text.prompt import render_prompt, text_prompt
 
 log = logging.getLogger(__name__)
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for a running answer to stop."""
+QUIET_SECONDS = 1.0
+"""How long nobody must have used an engine before what is uncertain of its costs is measured."""
 
 
 def _ignore(sentence: str) -> None:
@@ -63,7 +68,13 @@ class LLM:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         self._keeper = keeper
         self._queue = AnswerQueue(keeper.cancel)
-        self._idle = None if unload_after is None else IdleTimer(self, unload_after)
+        self._may_measure = True  # in idle moments
+        self._timers: list[IdleTimer] = []
+        if unload_after is not None:
+            seconds = unload_after
+            self._timers.append(IdleTimer(self, lambda llm: llm.unload_if_idle(seconds), seconds, "idle"))
+        if keeper.may_measure:
+            self._timers.append(IdleTimer(self, LLM._measure_if_idle, QUIET_SECONDS, "measuring"))
         close_at_exit(self)
 
     @classmethod
@@ -83,12 +94,12 @@ class LLM:
         name_or_target: StrPath,
         draft: StrPath | None = None,
         *,
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_progress: ProgressCallback | None = None,
         **options: Unpack[LoadOptions],
     ) -> Loading[Self]:
         """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises.
 
-        on_progress: called in the loading thread with the stage and the share done.
+        on_progress: called in the loading thread with a `Progress`, some ten times a second.
         """
         own = check_listener("notify", options.get("notify", _ignore))
         if on_progress is not None:
@@ -143,8 +154,10 @@ class LLM:
         seconds = checked_seconds(own.pop("unload_after", None))
         notify = check_listener("notify", own.pop("notify", _ignore))
         found = find_files(target, draft, home)
+        calibrate = checked_switch("calibrate", own.pop("calibrate", False))
         engine, cut = within_machine(engine_options(own))
-        keeper = EngineKeeper(Order(found.target, found.draft, engine, draft_tokens, found.home), notify)
+        order = Order(found.target, found.draft, engine, draft_tokens, found.home, calibrate)
+        keeper = EngineKeeper(order, notify)
         keeper.warnings += cut
         record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
         return cls(keeper, seconds)
@@ -158,8 +171,13 @@ class LLM:
 
     @property
     def engine(self) -> Engine:
-        """Both models, loaded again if need be; with `unload_after` hold `using()`. Raises `EngineClosed`."""
+        """Both models, loaded again if need be; with `unload_after` hold `using()`. Raises `EngineClosed`.
+
+        From then on nothing is measured in idle moments: its contexts are the caller's too.
+        """
         with self.using() as engine:
+            self._may_measure = False  # whoever has it may compute with its contexts
+            self._queue.end_idle_turn()
             return engine
 
     @property
@@ -185,7 +203,8 @@ class LLM:
     @property
     def template(self) -> ChatTemplate:
         """The target's chat template."""
-        return self.engine.template
+        with self.using() as engine:
+            return engine.template
 
     def chat(
         self,
@@ -318,6 +337,27 @@ class LLM:
             return seconds
         return max(seconds - self._queue.idle_seconds, 0.001)
 
+    def calibrate(
+        self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
+    ) -> Costs:
+        """Measure now what passes cost here (some seconds), which otherwise is done in idle moments and from answers.
+
+        Only what is not certain, or with `redo` all. Where it then is clear that a copy of the draft can pay, it is
+        made. notify: told in a sentence what is done. skip: asked after each pass whether what is known by then
+        shall do. Waits for running answers, and begins with empty cells. Raises `DecodeCancelled` after `cancel`.
+        """
+        with self.exclusive() as engine:
+            engine.forget()
+            return self._keeper.calibrate(redo=redo, notify=notify, skip=skip)
+
+    def _measure_if_idle(self) -> float | None:
+        """Measure a little if nobody used the engine for a while; returns when to look again, None for never."""
+        with self._queue.idle_turn(QUIET_SECONDS) as turn:
+            if turn is not None and self._may_measure:
+                self._keeper.measure_idly(lambda: turn.cancelled)
+                self._keeper.keep_costs()
+        return QUIET_SECONDS if self._may_measure and self._keeper.may_measure else None
+
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.
 
@@ -334,8 +374,8 @@ class LLM:
         self._queue.close_at_exit(self._keeper.close, EXIT_SECONDS)
 
     def _stop(self) -> None:
-        if self._idle is not None:
-            self._idle.stop()
+        for timer in self._timers:
+            timer.stop()
         self._keeper.stop_loading()
 
     def __repr__(self) -> str:
@@ -366,10 +406,8 @@ class LLM:
                 return
             try:
                 engine = self._keeper.engine  # may load what was freed
-                controller = self._keeper.controller(
-                    request.draft_tokens
-                )  # measures where that was not done yet
-            except (DecodeCancelled, LoadCancelled, EngineClosed):
+            except (LoadCancelled, EngineClosed):
                 yield cancelled_chunk(request, drafting)
                 return
+            controller = self._keeper.controller(request.draft_tokens)
             yield from answer_chunks(engine, controller, request, ticket)

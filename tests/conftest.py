@@ -47,7 +47,7 @@ def _pulled(name: str) -> tuple[Path, Path | None]:
         tenth = 10 * event.done // max(event.total, 1)
         if (event.file, tenth) not in shown:
             shown.add((event.file, tenth))
-            print(f"  {event.phase} {event.file}: {10 * tenth} %", file=sys.__stderr__, flush=True)
+            print(f"  {event.stage} {event.file}: {10 * tenth} %", file=sys.__stderr__, flush=True)
 
     return pull(pair(name), store=Store(), progress=progress)
 
@@ -92,6 +92,14 @@ def bf16_path(smollm_path, tmp_path_factory) -> Iterator[Path]:
     """The small model in BF16 (270 MB): a target of that format."""
     with _requantized(smollm_path, "bf16", tmp_path_factory) as file:
         yield file
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_report() -> Iterator[None]:
+    """Tests hear every report of a pull or a load, however soon it comes after the one before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localspec.system.progress.INTERVAL", 0.0)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

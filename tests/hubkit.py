@@ -116,8 +116,8 @@ class Recorder:
         return [event for event in self.events if event.file == file.file]
 
     def phases(self, file: ModelFile) -> list[tuple[str, str]]:
-        """(phase, source) in order, without repeats."""
-        return list(dict.fromkeys((event.phase, event.source) for event in self.of(file)))
+        """(stage, source) in order, without repeats."""
+        return list(dict.fromkeys((event.stage, event.source) for event in self.of(file)))
 
 
 CHILD = """
@@ -125,11 +125,13 @@ import os, pickle, sys
 from pathlib import Path
 from localspec.hub.fetching import pull
 from localspec.store.store import Store
+from localspec.system import progress as reports
 
+reports.INTERVAL = 0.0
 pair, home, source, kill_at = pickle.loads(bytes.fromhex(sys.argv[1]))
 
 def progress(event):
-    if kill_at is not None and event.phase == "download" and event.done >= kill_at:
+    if kill_at is not None and event.stage == "download" and event.done >= kill_at:
         os.kill(os.getpid(), 9)
 
 if __name__ == "__main__":

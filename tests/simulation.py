@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.costs import CostTable
 from localspec.decoding.drafting import ChainDrafter, ModelDrafter
-from localspec.decoding.estimates import CostTable
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler

@@ -18,7 +18,7 @@ from localspec import LLM, SamplingParams
 from localspec.aio import AsyncLLM
 from localspec.answers.stream import AnswerStream
 from localspec.decoding import calibrate
-from localspec.errors import EngineBusy, EngineClosed, InvalidRequest
+from localspec.errors import DecodeCancelled, EngineBusy, EngineClosed, InvalidRequest
 from localspec.system.load_watch import current_watch
 
 from .tinygguf import write_trio
@@ -52,22 +52,23 @@ def load(files, tmp_path):
 
 
 @pytest.mark.parametrize("moment", [1, 2, 4])
-def test_cancel_while_an_answer_measures_what_passes_cost(load, monkeypatch, moment):
+def test_cancel_while_what_passes_cost_is_measured(load, monkeypatch, moment):
     """Its tokens stood in the cells, and the next answer took them for its own."""
     llm = load()
     prompt = "a prompt that is in the cells. " * 4
     expected = llm.generate(prompt, **SHORT).ids
     calls = []
 
-    def cancelling(self, *arguments, _least=calibrate._Bench.least):
+    def cancelling(self, width, _time=calibrate.Calibrator.time):
         calls.append(1)
         if len(calls) == moment:
             llm.cancel()
-        return _least(self, *arguments)
+        return _time(self, width)
 
-    monkeypatch.setattr(calibrate._Bench, "least", cancelling)
-    answer = llm.generate(prompt, draft_tokens="auto", **SHORT)
-    assert (answer.finish_reason, answer.ids) == ("cancelled", ()) and len(calls) >= moment
+    monkeypatch.setattr(calibrate.Calibrator, "time", cancelling)
+    with pytest.raises(DecodeCancelled):
+        llm.calibrate()
+    assert len(calls) == moment
     assert llm.generate(prompt, **SHORT).ids == expected
 
 

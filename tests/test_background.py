@@ -17,12 +17,14 @@ from localspec.errors import (
     UnknownPair,
 )
 from localspec.llama import context, weights
+from localspec.system.load_watch import LoadWatch
+from localspec.system.progress import Progress, Reporter, Stage
 
 from .tinygguf import write_llama, write_mamba
 
 GREEDY = {"temperature": 0, "max_tokens": 8}
 STAGES = (
-    "reading", "loading target", "loading draft", "measuring target", "measuring draft", "preparing draft", "ready",
+    "read", "load target", "load draft", "measure target", "measure draft", "prepare draft", "ready",
 )  # fmt: skip
 
 
@@ -37,7 +39,8 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def prepares(monkeypatch):
-    """Every load measures, and makes and tries a copy of the draft."""
+    """Every load that measures makes and tries a copy of the draft."""
+    monkeypatch.setattr("localspec.decoding.calibrate.UNSTEADY", 1e9)
     monkeypatch.setattr("localspec.engine.draft_copy.MIN_BYTES", 0)
     monkeypatch.setattr("localspec.engine.draft_copy._can_pay", lambda *_arguments: True)
     monkeypatch.setattr("localspec.engine.draft_copy.require_room", lambda *_arguments: None)
@@ -63,22 +66,22 @@ def _recording(original, made):
 def test_progress_goes_up_through_every_stage(files, tmp_path, prepares):
     seen = []
     loading = LLM.load_in_background(
-        files["target"], files["draft"], on_progress=seen.append, home=tmp_path, n_ctx=512
+        files["target"], files["draft"], on_progress=seen.append, home=tmp_path, n_ctx=512, calibrate=True
     )
     with loading.result(120) as llm:
         assert loading.done and loading.progress == seen[-1]
         assert llm.generate("abc", **GREEDY).ids
     shares = [progress.fraction for progress in seen]
     assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] == 1.0
-    found = [next((stage for stage in STAGES if _is(progress.stage, stage)), "") for progress in seen]
+    found = [next((stage for stage in STAGES if _is(progress, stage)), "") for progress in seen]
     assert sorted(set(found) - {""}, key=found.index) == list(STAGES)
-    assert len({share for share, stage in zip(shares, found, strict=True) if stage == "loading target"}) > 3
+    assert len({share for share, stage in zip(shares, found, strict=True) if stage == "load target"}) > 3
 
 
-def _is(text, stage):
-    """A stage may go on in the words that `notify` gets."""
-    word, _, name = stage.partition(" ")
-    return text.lower().startswith(word) and name in text
+def _is(progress, stage):
+    """A stage of some file, which goes on in the words that `notify` gets."""
+    name, _, file = stage.partition(" ")
+    return progress.stage == name and file in progress.sentence
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -87,18 +90,18 @@ def test_cancel_at_every_stage_frees_everything(files, tmp_path, prepares, opene
 
     def on_progress(progress):
         begun.wait(30)
-        if _is(progress.stage, stage):
+        if _is(progress, stage):
             assert loading.cancel()
 
     loading = LLM.load_in_background(
-        files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512
+        files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512, calibrate=True
     )
     begun.set()
     with pytest.raises(LoadCancelled, match="cancelled"):
         loading.result(120)
     assert loading.done and not loading.cancel()
     assert all(thing._handle is None for thing in opened)
-    assert bool(opened) == (stage != "reading")
+    assert bool(opened) == (stage != "read")
     assert not list(tmp_path.rglob("*.part"))
     with LLM.load(files["target"], files["draft"], home=tmp_path, n_ctx=512) as llm:
         assert llm.generate("abc", **GREEDY).ids
@@ -116,10 +119,10 @@ def test_a_failed_load_raises_its_own_error_and_frees_the_first_model(files, tmp
         LLM.load_in_background("no-such-pair").result(60)
 
 
-@pytest.mark.parametrize("stage", ["reading", "loading target"])
+@pytest.mark.parametrize("stage", ["read", "load target"])
 def test_what_a_listener_raises_ends_the_load(files, opened, stage):
     def on_progress(progress):
-        if _is(progress.stage, stage):
+        if _is(progress, stage):
             raise RuntimeError("the window is gone")
 
     loading = LLM.load_in_background(files["target"], on_progress=on_progress, draft_tokens=3)
@@ -225,3 +228,30 @@ def test_a_pair_of_which_only_the_target_fits_is_refused_before_any_is_loaded(fi
 def test_a_bad_context_size_is_refused(files):
     with pytest.raises(InvalidRequest, match="n_ctx"):
         memory_needed(files["target"], n_ctx=0)
+
+
+# One kind of report
+
+
+def test_a_load_and_a_pull_report_some_ten_times_a_second(monkeypatch):
+    """The first and the last of a stage are never left out, and nothing that anybody may want to tell apart."""
+    now = [0.0]
+    monkeypatch.setattr("localspec.system.progress.INTERVAL", 0.1)
+    monkeypatch.setattr("localspec.system.progress.time.monotonic", lambda: now[0])
+    loaded, pulled = [], []
+    watch, report = LoadWatch(loaded.append), Reporter("a.gguf", 1000, pulled.append)
+    for step in range(1001):
+        now[0] = step / 1000
+        if step in (0, 500):
+            watch.stage(Stage.LOAD, f"loading {step}", 0.5 * (step // 500), 0.5 + 0.5 * (step // 500))
+        watch.advance((step % 500) / 500)
+        report(step)
+    watch.stage(Stage.READY, "ready", 1.0, 1.0)
+    report.ready()
+    for heard in (loaded, pulled):
+        assert all(type(event) is Progress for event in heard) and 10 <= len(heard) <= 15
+        assert (heard[0].fraction, heard[-1].fraction, heard[-1].stage) == (0.0, 1.0, "ready")
+        assert [event.fraction for event in heard] == sorted(event.fraction for event in heard)
+    assert [event.done for event in pulled][-2:] == [1000, 1000] and pulled[3].total == 1000
+    assert {"loading 0", "loading 500"} <= {event.sentence for event in loaded}
+    assert all(isinstance(stage, str) and stage == stage.value for stage in Stage)

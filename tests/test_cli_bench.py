@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import loading_options, model_options
 from localspec.cli.progress import progress_of
 from localspec.decoding.calibrate import Calibration
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context
@@ -163,7 +165,7 @@ def test_an_estimate_from_a_pair_uses_its_measured_costs(
     models: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Costs(CostTable({1: 0.02, 4: 0.03}), CostTable({1: 0.005}))
-    monkeypatch.setattr(calibration, "measured_costs", lambda *_engine, **_options: known)
+    monkeypatch.setattr("localspec.LLM.calibrate", lambda _llm, **_options: known)
     result = estimated(*models, "-q")
     assert result["cost_ratio"] == 0.25
     assert result["verify_cost"] == {"1": 1.0, "4": 1.5}
@@ -216,7 +218,7 @@ def test_calibrate_shows_both_models_and_measures_once(
 ) -> None:
     measured: list[str] = []
 
-    def calibrate(context: Context, *, verifies: bool, min_width: int) -> Calibration:
+    def calibrate(context: Context, *, verifies: bool, min_width: int, skip: object) -> Calibration:
         assert min_width == 1
         measured.append(context.weights.path.name)
         step = 0.01 * len(measured)
@@ -239,6 +241,33 @@ def test_calibrate_shows_both_models_and_measures_once(
     assert measured[2:] == measured[:2]
     assert "Measuring what a pass of target.gguf costs" in again.stderr
     assert json.loads(again.stdout)["target"]["seconds"]["1"] == 0.03
+
+
+@pytest.mark.parametrize("command", ["calibrate", "estimate"])
+def test_ctrl_c_skips_what_is_not_measured_yet(
+    models: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    """The command goes on with what is known; and keeps it, with how certain it is."""
+    seen: list[str] = []
+
+    def calibrate(context: Context, *, skip: Callable[[], bool], **_options: object) -> Calibration:
+        seen.append(context.weights.path.name)
+        assert not skip()
+        signal.raise_signal(signal.SIGINT)
+        assert skip()
+        return Calibration(
+            CostTable({1: 0.5}, certainty={1: 0.3}), steady=False, slopes=False, complete=False
+        )
+
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
+    monkeypatch.setattr(calibration, "default_home", lambda: tmp_path)
+    done = run(command, *models, "--json")
+    assert (done.exit_code, seen) == (0, ["target.gguf"]), done.stderr
+    assert "Skipping what is not measured yet." in done.stderr
+    (kept,) = (tmp_path / "calibration").glob("*.json")
+    table = CostTable.from_dict(json.loads(kept.read_text()))
+    assert table.seconds[1] == 0.5 and table.certainty[1] == 0.3 and not table.measured
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_model_that_cannot_be_drafted_for_is_not_calibrated(tmp_path: Path) -> None:

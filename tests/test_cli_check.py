@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from localspec.cli import main
 from localspec.decoding.calibrate import Calibration
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.engine import Engine
 from localspec.engine.options import EngineOptions
@@ -242,7 +242,7 @@ def test_the_speedup_is_that_of_measured_costs(
     monkeypatch.setattr(
         calibration,
         "calibrate",
-        lambda _context, *, verifies, min_width: Calibration(CostTable(seconds[verifies]), steady=True),
+        lambda _context, *, verifies, **_options: Calibration(CostTable(seconds[verifies]), steady=True),
     )
     options = EngineOptions(n_ctx=256)
     ours, theirs = map(read_metadata, files)
@@ -250,7 +250,7 @@ def test_the_speedup_is_that_of_measured_costs(
     assert prospect.prospect(ours, theirs, options, home).gain is None
     engine = Engine(*files, options)
     try:
-        calibration.measured_costs(engine, home)
+        calibration.measure_costs(engine, calibration.known_costs(engine, home), home)
     finally:
         engine.close()
     gain = prospect.prospect(ours, theirs, options, home).gain

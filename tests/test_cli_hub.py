@@ -280,7 +280,7 @@ def test_an_application_pulls_with_progress_stops_and_goes_on(request: pytest.Fi
     with pytest.raises(NotDownloaded):
         LLM.from_hub(TARGET, DRAFT, n_ctx=128)
     localspec.pull(TARGET, DRAFT, on_progress=seen.append)
-    assert {event.file for event in seen if event.phase == "ready"} == {"Tiny-F32.gguf", "draft-Q8_0.gguf"}
+    assert {event.file for event in seen if event.stage == "ready"} == {"Tiny-F32.gguf", "draft-Q8_0.gguf"}
     request.getfixturevalue("no_network")
     localspec.pull(TARGET, DRAFT, offline=True)
     with LLM.from_hub(TARGET, DRAFT, n_ctx=128, draft_tokens=2) as llm:
@@ -296,4 +296,4 @@ def test_an_application_pulls_a_pair_by_its_name(shelf: Shelf) -> None:
     assert run("import", "-q", *map(str, shelf.originals)).exit_code == 0
     seen: list[Progress] = []
     localspec.pull("tiny", offline=True, on_progress=seen.append, home=shelf.store.home)
-    assert {event.phase for event in seen} >= {"ready"}
+    assert {event.stage for event in seen} >= {"ready"}

@@ -19,7 +19,7 @@ from localspec.hub import fetching as pull
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store
-from localspec.system.progress import Progress
+from localspec.system.progress import Progress, Stage
 
 TARGET, DRAFT = b"target bytes", b"draft"
 
@@ -135,12 +135,15 @@ def test_an_unknown_pair_names_the_known_ones(monkeypatch: pytest.MonkeyPatch, c
 
 
 def reports(*done: int) -> list[Progress]:
-    return [Progress("a.gguf", count, 1000, "download", "pypi") for count in done]
+    return [Progress.of_file(Stage.DOWNLOAD, "a.gguf", count, 1000, "pypi") for count in done]
 
 
 def test_plain_progress_prints_a_line_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
-    for progress in [*reports(*range(0, 1001, 5)), Progress("a.gguf", 1000, 1000, "ready", "pypi")]:
+    for progress in [
+        *reports(*range(0, 1001, 5)),
+        Progress.of_file(Stage.READY, "a.gguf", 1000, 1000, "pypi"),
+    ]:
         lines(progress)
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) == 12
@@ -160,7 +163,7 @@ def test_bars_on_a_terminal_show_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert show is not None
         for progress in reports(0, 500, 1000):
             show(progress)
-        show(Progress("a.gguf", 0, 1000, "verify", "pypi"))
-        show(Progress("a.gguf", 750, 1000, "verify", "pypi"))
+        show(Progress.of_file(Stage.VERIFY, "a.gguf", 0, 1000, "pypi"))
+        show(Progress.of_file(Stage.VERIFY, "a.gguf", 750, 1000, "pypi"))
     assert "a.gguf verify (pypi)" in terminal.getvalue()
     assert "0.8/1.0 kB" in terminal.getvalue() or "750/1000 bytes" in terminal.getvalue()

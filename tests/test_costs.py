@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.calibrate import WIDTHS, calibrate
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 
 from .fakes import random_model
 from .simulation import CURVES, Clock, TimedContext, table

@@ -487,7 +487,7 @@ def test_what_is_no_path_is_refused(target):
 
 def test_a_prediction_is_followed_and_leaves_greedy_alone(llm, plain, monkeypatch):
     from localspec.decoding.adaptive import AdaptiveController
-    from localspec.decoding.estimates import CostTable
+    from localspec.decoding.costs import CostTable
 
     cheap = CostTable({1: 1.0, 32: 1.1})
     # What rounds really take must change no decision.

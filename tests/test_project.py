@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PUBLIC_NAMES = {
     "LLM", "AnswerOptions", "AnswerStream", "AsyncLLM", "Chunk", "Completion", "Conversation", "EngineOptions",
-    "LoadCancelled", "LoadOptions", "LoadProgress", "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams",
-    "ToolCallParser", "__version__", "memory_needed", "pull",
+    "LoadCancelled", "LoadOptions", "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams",
+    "Progress", "Stage", "ToolCallParser", "__version__", "memory_needed", "pull",
 }  # fmt: skip
 LINT_IMPORTS = (
     "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
@@ -187,7 +187,7 @@ def test_the_public_names_are_these_and_all_of_them_load() -> None:
 
 
 def test_an_editor_shows_every_option_of_the_loaders() -> None:
-    own = {"draft_tokens", "unload_after", "notify", "home"}
+    own = {"draft_tokens", "calibrate", "unload_after", "notify", "home"}
     shown = localspec.LoadOptions.__annotations__
     assert set(shown) == own | {field.name for field in dataclasses.fields(localspec.EngineOptions)}
     loaders = (localspec.LLM.load, localspec.LLM.load_in_background, localspec.LLM.from_pair, localspec.LLM.from_hub,

@@ -6,7 +6,7 @@ import pytest
 
 from localspec import LLM
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 
 pytestmark = pytest.mark.real
 

@@ -6,8 +6,8 @@ import pytest
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedLength
+from localspec.decoding.costs import CostTable
 from localspec.decoding.drafting import NoDrafter
-from localspec.decoding.estimates import CostTable
 from localspec.decoding.loop import Generation
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler

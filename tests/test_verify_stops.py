@@ -13,8 +13,8 @@ import pytest
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import MODEL, NGRAM, FixedPlan
+from localspec.decoding.costs import CostTable
 from localspec.decoding.drafting import ModelDrafter
-from localspec.decoding.estimates import CostTable
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft
 

@@ -204,6 +204,8 @@ class _Answer:
     def last(self) -> Chunk:
         """The text that was held back, with the completion."""
         rest, stats, params = self._text.finish(), self._stats, self._request.params
+        if (stop := self._engine.draft_stop) is not None:
+            stats.draft_ended_at = stop.tokens
         completion = Completion(
             text=self._text.text,
             ids=tuple(self._text.ids),

@@ -60,6 +60,7 @@ class AnswerQueue:
         self._changed = threading.Condition()
         self._flag = flag
         self._running: Ticket | None = None
+        self._background: Ticket | None = None
         self._waiting: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._users: Counter[threading.Thread] = Counter()
@@ -124,15 +125,56 @@ class AnswerQueue:
                 self._changed.notify_all()
             self._when_left()
 
+    @contextmanager
+    def idle_turn(self, seconds: float) -> Iterator[Ticket | None]:
+        """The engine for what nobody waits for, if nobody has used it for so long; else None.
+
+        Whoever comes cancels the ticket and its pass, and has the engine when the block is left. It is no use that
+        `idle_seconds` knows of.
+        """
+        mine = None
+        with self._changed:
+            if self._background is None and self._is_idle(seconds):
+                mine = self._background = Ticket()
+                mine.thread = threading.current_thread()
+                self._flag.clear()
+        try:
+            yield mine
+        finally:
+            if mine is not None:
+                with self._changed:
+                    self._background = None
+                    self._flag.clear()
+                    self._changed.notify_all()
+                self._when_left()
+
+    def end_idle_turn(self) -> None:
+        """End what `idle_turn` lets run, and wait for its end; not in its own thread."""
+        with self._changed:
+            while self._stop_background() and not self._is_in_background:
+                self._changed.wait()
+
+    def _stop_background(self) -> bool:
+        """Tell it to end; whether there is one."""
+        if self._background is None:
+            return False
+        self._background.cancelled = True
+        self._flag.set()
+        return True
+
+    @property
+    def _is_in_background(self) -> bool:
+        return self._background is not None and self._background.thread is threading.current_thread()
+
     def _when_left(self) -> None:
         with self._changed:
-            free = None if self._running is not None or self._users else self._free
+            free = None if self._is_computing or self._users else self._free
         if free is not None:
             free()
 
     def _wait_for(self, ticket: Ticket) -> None:
         while not (self._closing or ticket.cancelled) and (
-            self._running is not None or self._waiting[0] is not ticket
+            self._stop_background() or self._running is not None or self._waiting[0] is not ticket
         ):
             if self._running is not None and self._running.thread is threading.current_thread():
                 raise EngineBusy(
@@ -152,10 +194,20 @@ class AnswerQueue:
         if is_forked():
             return False
         with self._changed:
-            if self._closing or self._in_use or self._idle_seconds() < seconds:
+            if not self._is_idle(seconds):
+                return False
+            self.end_idle_turn()
+            if not self._is_idle(seconds):
                 return False
             action()
             return True
+
+    def _is_idle(self, seconds: float) -> bool:
+        return not (is_forked() or self._closing or self._in_use or self._idle_seconds() < seconds)
+
+    @property
+    def _is_computing(self) -> bool:
+        return self._running is not None or self._background is not None
 
     @property
     def _in_use(self) -> bool:
@@ -186,6 +238,7 @@ class AnswerQueue:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._closing = True
+            self._stop_background()
             for ticket in list(self._open):  # with the same lock: who waits is cancelled, and not refused
                 ticket.cancelled = True
             self._changed.notify_all()
@@ -195,7 +248,7 @@ class AnswerQueue:
             if suspended is not None:
                 suspended.close_unread()
             with self._changed:
-                if self._running is None and not self._users:
+                if not self._is_computing and not self._users:
                     break
                 if self._is_below(suspended):
                     self._free = free
@@ -208,8 +261,10 @@ class AnswerQueue:
     def _is_below(self, running: Ticket | None) -> bool:
         """Whether this thread is in the middle of a use, or of `running`, which could not be closed."""
         me = threading.current_thread()
-        return self._users[me] > 0 or (
-            running is not None and running is self._running and running.thread is me
+        return (
+            self._is_in_background
+            or self._users[me] > 0
+            or (running is not None and running is self._running and running.thread is me)
         )
 
     def close_at_exit(self, free: Callable[[], None], timeout: float) -> None:

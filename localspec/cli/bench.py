@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from localspec.cli import opening
+from localspec.cli.calibrate import costs_of
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options_with, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
@@ -92,6 +93,8 @@ def bench(
         from localspec.measure.bench import Bench, BenchOptions
         from localspec.measure.report import report
 
+        if not llm.engine.no_draft_reason:
+            costs_of(llm, quiet=quiet)
         bench_options = BenchOptions(options.sampling(), runs, lengths)
         with progress_of(quiet) as progress:
             measured = dict(Bench(llm, bench_options, progress=progress).run(chosen))

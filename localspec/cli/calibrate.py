@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -10,10 +14,10 @@ from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import say, write_json
+from localspec.cli.terminal import busy, say, write_json
 
 if TYPE_CHECKING:
-    from localspec.decoding.estimates import CostTable
+    from localspec.decoding.costs import CostTable
     from localspec.engine.measured_costs import Costs
     from localspec.llm import LLM
 
@@ -30,8 +34,9 @@ def calibrate(
 ) -> None:
     """Show what passes of PAIR's models cost here, by the number of tokens in them.
 
-    They are measured at the first use of a pair on a machine (some seconds) and kept; --redo measures them again,
-    for instance because the machine was busy then.
+    They are measured now (some seconds), as far as that was not done while the machine was quiet, and kept; --redo
+    measures all of them again. Without this command they are assumed at first, learned from answers and measured in
+    idle moments. Ctrl-C skips what is left.
     """
     options.check()
     with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
@@ -51,8 +56,10 @@ def calibrate(
 
 
 def costs_of(llm: LLM, *, redo: bool = False, quiet: bool = False) -> Costs:
-    """What passes cost here, measured if need be. Raises `InvalidRequest` for a model that cannot be drafted for."""
-    from localspec.engine.measured_costs import measured_costs
+    """What passes cost here, measured as far as that is not certain; Ctrl-C goes on with what is known by then.
+
+    Raises `InvalidRequest` for a model that cannot be drafted for.
+    """
     from localspec.errors import InvalidRequest
 
     reason = llm.engine.no_draft_reason
@@ -61,7 +68,34 @@ def costs_of(llm: LLM, *, redo: bool = False, quiet: bool = False) -> Costs:
             f"Nothing can be drafted for this model: {reason}.",
             "It decodes token by token, whatever a pass costs.",
         )
-    return measured_costs(llm.engine, redo=redo, notify=(lambda _sentence: None) if quiet else say)
+    with skippable() as skip, contextlib.nullcontext() if quiet else busy("measuring what passes cost"):
+        return llm.calibrate(redo=redo, notify=(lambda _sentence: None) if quiet else say, skip=skip)
+
+
+@contextlib.contextmanager
+def skippable() -> Iterator[Callable[[], bool]]:
+    """In the block the first Ctrl-C makes the function that it gets return True, and the second one interrupts.
+
+    Where Ctrl-C is ignored (nohup) it stays so. Use in the main thread.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    skipped = False
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal skipped
+        if skipped:
+            raise KeyboardInterrupt
+        skipped = True
+        say("Skipping what is not measured yet.")
+
+    if handler in (None, signal.SIG_IGN):
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: skipped
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _show(title: str, table: CostTable) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from localspec.pairs.reference import Reference
     from localspec.system.progress import Progress, ProgressCallback
 
-LINES_PER_PHASE = 10
+LINES_PER_STAGE = 10
 
 
 def pull_pair(
@@ -75,25 +75,23 @@ def progress_display(quiet: bool) -> Iterator[ProgressCallback | None]:
 
 
 class Lines:
-    """Progress as plain lines: one when a file begins a phase and one at every tenth of it."""
+    """Progress as plain lines: one when a file begins a stage and one at every tenth of it."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], int] = {}
 
     def __call__(self, progress: Progress) -> None:
         """Print a line if there is something new to say."""
-        from localspec.system.progress import readable
-
-        key = (progress.file, progress.phase)
-        tenth = LINES_PER_PHASE * progress.done // max(progress.total, 1)
+        key = (progress.file, progress.stage)
+        tenth = int(LINES_PER_STAGE * progress.fraction)
         if self._shown.get(key, -1) < tenth:
             self._shown[key] = tenth
-            say(f"{_title(progress)}: {readable(progress.done)} of {readable(progress.total)}")
+            say(progress.sentence)
 
 
 @contextlib.contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    """One bar per file, which starts again when the file begins another phase."""
+    """One bar per file, which starts again when the file begins another stage."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -105,15 +103,15 @@ def _bars() -> Iterator[ProgressCallback]:
         rich.TimeRemainingColumn(),
     )
     tasks: dict[str, rich.TaskID] = {}
-    phases: dict[str, str] = {}
+    stages: dict[str, str] = {}
     with rich.Progress(*columns, console=Console(stderr=True)) as bars:
 
         def show(progress: Progress) -> None:
             if progress.file not in tasks:
                 tasks[progress.file] = bars.add_task(_title(progress), total=progress.total)
-            elif progress.phase not in ("ready", phases[progress.file]):
+            elif progress.stage not in ("ready", stages[progress.file]):
                 bars.reset(tasks[progress.file], total=progress.total)
-            phases[progress.file] = progress.phase
+            stages[progress.file] = progress.stage
             bars.update(tasks[progress.file], description=_title(progress), completed=progress.done)
 
         yield show
@@ -121,4 +119,4 @@ def _bars() -> Iterator[ProgressCallback]:
 
 def _title(progress: Progress) -> str:
     """The file, what is being done with it, and where its bytes come from."""
-    return f"{progress.file} {progress.phase} ({progress.source})"
+    return f"{progress.file} {progress.stage} ({progress.source})"

@@ -118,8 +118,12 @@ def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
 
 
 def _load(options: ModelOptions, consent: Consent) -> LLM:
-    with contextlib.nullcontext() if consent.quiet else busy("loading the model"):
-        return open_engine(options, _keep_quiet if consent.quiet else _tell)
+    from localspec.system.load_watch import LoadWatch, watching
+
+    if consent.quiet:
+        return open_engine(options, _keep_quiet)
+    with busy("loading the model") as show, watching(LoadWatch(lambda progress: show(progress.sentence))):
+        return open_engine(options, _tell)
 
 
 def _pull(missing: NotDownloaded, consent: Consent) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -209,17 +209,21 @@ def checked_text(name: str, text: str) -> str:
 
 
 @contextlib.contextmanager
-def busy(message: str) -> Iterator[None]:
-    """Show a spinner on standard error while the block runs, where somebody can see it."""
+def busy(message: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner on standard error while the block runs, where somebody can see it.
+
+    The block gets a function that changes the message.
+    """
     if not is_terminal(sys.stderr):
-        yield
+        yield lambda _message: None
         return
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(stderr=True)
-    with console.status(message):
+    with console.status(message) as status:
         _spinning.append(console)
         try:
-            yield
+            yield lambda changed: status.update(escape(printable(changed)))
         finally:
             _spinning.pop()

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
-from localspec.decoding.estimates import Average, Buckets, CostTable, Ledger
+from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import Average, Buckets, Ledger
 from localspec.decoding.stats import Step
 
 FIRST_PROBE, LAST_PROBE = 16, 128
@@ -43,7 +44,7 @@ def match_length() -> Buckets:
 class AdaptiveController:
     """Per answer: what each drafter is worth, and a ledger. Across answers: only what passes cost.
 
-    target, draft: measured costs; draft is None without a draft model.
+    target, draft: costs, as far as they are known; draft is None without a draft model.
     max_width:     widest pass it may plan.
     """
 
@@ -77,6 +78,11 @@ class AdaptiveController:
         self._times: tuple[int, list[float]] | None = None
         self._times_age = 0
 
+    @property
+    def measured(self) -> bool:
+        """Whether none of the costs it goes by is merely assumed."""
+        return self.target.measured and (self.draft is None or self.draft.measured)
+
     def prefills_draft(self, num_prompt: int) -> bool:
         """If the draft is likely to be used: it then reads the prompt while the user waits for the target anyway."""
         return self.can_pay(0, acceptance=0.9)
@@ -107,13 +113,18 @@ class AdaptiveController:
             yield tokens, k * self.draft.time(1, length) + verify
 
     def plan(self, limit: int, length: int) -> AdaptivePlan:
-        """The next round."""
-        self._plan = AdaptivePlan(self, min(limit, self.max_width - 1), length)
+        """The next round. Nothing is drafted until a few plain ones have shown what the ledger counts in."""
+        limit = min(limit, self._widest - 1) if self.target.paced else 0
+        self._plan = AdaptivePlan(self, limit, length)
         return self._plan
 
     def width(self, width: int, limit: int, length: int) -> int:
         """Padded where a wider pass is cheaper. A pass of one token is what plain decoding does: left alone."""
-        return width if width == 1 else self.target.padded_width(width, min(limit, self.max_width), length)
+        return width if width == 1 else self.target.padded_width(width, min(limit, self._widest), length)
+
+    @property
+    def _widest(self) -> int:
+        return min(self.max_width, self.target.reach)
 
     def calm_times(self, limit: int, length: int) -> list[float]:
         """Seconds of a pass by width, 0 to `limit`, at scale 1; padded where that is cheaper, which plain decoding
@@ -139,7 +150,10 @@ class AdaptiveController:
         """Learn costs, acceptance and the balance from one decode round."""
         if step.num_prefilled or not step.tokens:
             return
+        pace = self.target.scale
         self.target.observe(step.batch_width, step.length, step.batch_seconds)
+        if self.draft is not None and not self.draft.paced:  # the same machine computes both
+            self.draft.scale *= self.target.scale / pace
         self._times_age += 1
         self.ledger.settle(step.seconds, len(step.tokens), self.target.time(1, step.length))
         self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)

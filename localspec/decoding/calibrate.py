@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Context, Span
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 32)
@@ -23,16 +23,26 @@ SLOPE_REPEATS = 10
 STEEPEST = 1 / 4000
 """Growth of a one-token pass per cell, as a share of itself, beyond which the machine and not the model is to blame:
 attention over a thousand cells was measured to add 8 to 25 % to a pass (more was seen on busy machines alone)."""
+FILLING = 32
+"""Tokens of the passes that only fill cells: short ones, for whoever waits for the machine."""
 UNSTEADY = 1.3
 """Passes whose median is this much above their least were disturbed: the machine is busy with something else."""
+SINGLE, DISTURBED = 0.3, 0.6
+"""Certainty of a width that was timed once, and the most that disturbed passes give."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured; steady says whether the machine had the time to itself."""
+    """What was measured. steady: whether the machine had the time to itself; slopes: whether growth with the context
+    was measured too; complete: whether all widths were; spread: how far the median of equal passes is above their
+    least.
+    """
 
     table: CostTable
     steady: bool
+    slopes: bool = True
+    complete: bool = True
+    spread: float = 1.0
 
 
 def calibrate(
@@ -43,84 +53,107 @@ def calibrate(
     repeats: int = 3,
     max_seconds: float = 12.0,
     clock: Callable[[], float] = time.perf_counter,
+    skip: Callable[[], bool] = lambda: False,
 ) -> Calibration:
     """Measure T(n, L): the least of `repeats` passes in turn, fewer once `max_seconds` are over.
 
     verifies: whether every token of a pass wants its logits (a target's pass) or only the last (a draft's).
     min_width: narrower passes are padded to this, and cost what it costs.
+    skip: asked after each pass whether what is known by then shall do.
     Overwrites sequence 0 of the context and leaves it empty, also when a pass fails or is cancelled.
     """
+    context.truncate(0, 0)
+    calibrator = Calibrator(context, verifies=verifies, min_width=min_width, clock=clock)
     try:
-        return _measured(context, verifies, min_width, repeats, max_seconds, clock)
+        for _ in calibrator.passes(repeats, max_seconds):
+            if skip() and calibrator.has_begun:
+                break
     finally:  # also when it is cancelled: who reads next must not find these tokens
         context.truncate(0, 0)
+    return calibrator.result()
 
 
-def _measured(
-    context: Context,
-    verifies: bool,
-    min_width: int,
-    repeats: int,
-    max_seconds: float,
-    clock: Callable[[], float],
-) -> Calibration:
-    bench = _Bench(context, verifies, min_width, clock)
-    most = min(context.n_batch, context.n_outputs) if verifies else context.n_batch
-    limit = max(min(most, context.n_ctx // 2), 1)
-    widths = [width for width in (WIDTHS if verifies else DRAFT_WIDTHS) if width <= limit]
-    near, far = min(SHORT, context.n_ctx // 4), min(LONG, context.n_ctx // 2)
-    bench.fill(near)
-    bench.time(1)  # the first pass of a graph is slower
-    seconds = bench.least(widths, repeats, 0.5 * max_seconds)
-    narrow = [width for width in widths if width <= NARROW]
-    again = bench.least(narrow, repeats, 0.65 * max_seconds)
-    seconds |= {width: min(seconds[width], again[width]) for width in narrow}
-    slope = 0.0
-    if far > near:
-        before = bench.least([1], SLOPE_REPEATS, 0.7 * max_seconds)[1]
-        bench.fill(far)
-        behind = bench.least([1], SLOPE_REPEATS, max_seconds)[1]
-        seconds[1] = min(seconds[1], before)
-        slope = min(max((behind - before) / (far - near), 0.0), STEEPEST * before)
-    # Every row reads all cells for itself, so each costs what the first one does.
-    return Calibration(CostTable(seconds, slope, row_slope=slope), bench.spread < UNSTEADY)
+class Calibrator:
+    """Times passes one by one at the end of a sequence; what it knows can be asked for after any of them.
 
+    held: cells in sequence 0 of the context that stay as they are. Behind them it leaves what it likes.
+    known: costs so far. Only widths that are not certain there are timed, and behind cells that stay only the widths,
+    whose share of growth with the context is taken from there.
+    """
 
-class _Bench:
-    """Passes at the end of a filled sequence, undone after each."""
-
-    def __init__(self, context: Context, verifies: bool, min_width: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        verifies: bool,
+        min_width: int = 1,
+        held: int = 0,
+        known: CostTable | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._context, self._verifies, self._clock = context, verifies, clock
-        self._min_width = min_width
-        self._started = clock()
-        self._length = 0
-        self.spread = 1.0
-        context.truncate(0, 0)
+        self._min_width, self._held, self._known = min_width, held, known
+        self._length = held
+        self._samples: dict[int, list[float]] = {}
+        self._widths: list[int] = []
+        self._near: list[float] = []
+        self._far: list[float] = []
+        self._distance = 0
 
-    def fill(self, length: int) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a result."""
+        return bool(self._samples.get(1))
+
+    def passes(self, repeats: int = 3, max_seconds: float = 12.0) -> Iterator[None]:
+        """Make the passes, and come back after each. At least two turns of the widths, whatever they take."""
+        context, started = self._context, self._clock()
+        most = min(context.n_batch, context.n_outputs) if self._verifies else context.n_batch
+        room = context.n_ctx - self._held
+        limit = max(min(most, room // 2), 1)
+        widths = [width for width in (WIDTHS if self._verifies else DRAFT_WIDTHS) if width <= limit]
+        if self._known is not None:
+            sure = self._known.certainty
+            widths = [width for width in widths if width == 1 or sure.get(width, 0.0) < 1]
+        self._widths = widths
+        near, far = min(SHORT, room // 4), min(LONG, room // 2)
+        yield from self._fill(max(self._held, near))
+        self.time(1)  # the first pass of a graph is slower
+        yield
+        yield from self._turns(widths, repeats, started + 0.5 * max_seconds)
+        narrow = [width for width in widths if width <= NARROW]
+        yield from self._turns(narrow, repeats, started + 0.65 * max_seconds)
+        if far > near and not self._held:
+            yield from self._again(self._near, started + 0.7 * max_seconds)
+            yield from self._fill(far)
+            self._distance = far - near
+            yield from self._again(self._far, started + max_seconds)
+
+    def _fill(self, length: int) -> Iterator[None]:
         """Put arbitrary tokens into the cells up to `length`."""
         while self._length < length:
-            size = min(length - self._length, self._context.n_batch)
+            size = min(length - self._length, self._context.n_batch, FILLING)
             self._context.decode([Span(0, self._tokens(size), self._length, 0)])
             self._length += size
+            yield
 
-    def least(self, widths: Sequence[int], repeats: int, until: float) -> dict[int, float]:
-        """Least seconds by width; the widths take turns, so that a busy moment spoils one sample of each at most.
-
-        At least two turns; no further one once `until` seconds have passed since the start.
-        """
-        samples: dict[int, list[float]] = {width: [] for width in widths}
+    def _turns(self, widths: Sequence[int], repeats: int, until: float) -> Iterator[None]:
+        """Time the widths in turn, so that a busy moment spoils one sample of each at most."""
         for turn in range(repeats):
+            if turn > 1 and self._clock() > until:
+                return
             for width in widths:
-                samples[width].append(self.time(width))
-            if turn and self._clock() - self._started > until:
-                break
-        spreads = [statistics.median(values) / min(values) for values in samples.values()]
-        self.spread = max(self.spread, statistics.median(spreads))
-        return {width: min(values) for width, values in samples.items()}
+                seconds = self.time(width)
+                self._samples.setdefault(width, []).append(seconds)
+                yield
+
+    def _again(self, samples: list[float], until: float) -> Iterator[None]:
+        while len(samples) < SLOPE_REPEATS and (len(samples) < 2 or self._clock() <= until):
+            samples.append(self.time(1))
+            yield
 
     def time(self, width: int) -> float:
-        """Seconds of one pass."""
+        """Seconds of one pass, which is undone."""
         rows = width if self._verifies else 1
         padding = max(self._min_width - width, 0)
         started = self._clock()
@@ -131,3 +164,29 @@ class _Bench:
 
     def _tokens(self, count: int) -> tuple[int, ...]:
         return tuple((7 + 31 * index) % self._context.n_vocab for index in range(count))
+
+    def result(self) -> Calibration:
+        """What was measured so far, of which at least one pass of one token (`has_begun`)."""
+        ratios = [statistics.median(found) / min(found) for found in self._samples.values() if len(found) > 1]
+        spread = statistics.median(ratios) if ratios else 1.0
+        steady = spread < UNSTEADY
+        sure = 1.0 if steady else min(DISTURBED, 1 / spread**2)
+        seconds = {width: self._at_the_start(width, min(found)) for width, found in self._samples.items()}
+        seconds[1] = min([seconds[1], *self._near])
+        slope = 0.0
+        if self._far:
+            grown = (min(self._far) - min(self._near)) / self._distance
+            slope = min(max(grown, 0.0), STEEPEST * min(self._near))
+        certainty = {width: sure if len(found) > 1 else SINGLE for width, found in self._samples.items()}
+        # Every row reads all cells for itself, so each costs what the first one does.
+        table = CostTable(seconds, slope, slope, certainty=certainty)
+        complete = all(len(self._samples.get(width, ())) > 1 for width in self._widths)
+        return Calibration(table, steady and complete, bool(self._far), complete, spread)
+
+    def _at_the_start(self, width: int, seconds: float) -> float:
+        """What a pass would take without the cells that stay before it; never less than half of what it took."""
+        if self._known is None or not self._held:
+            return seconds
+        known = self._known
+        grown = self._held * (known.slope + (width - 1) * known.row_slope)
+        return max(seconds - known.scale * grown, seconds / 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
@@ -49,6 +50,17 @@ class NoDrafter:
         """Nothing to forget: only committed ids were looked at."""
 
 
+@dataclass(frozen=True)
+class Stop:
+    """Why a draft model drafts no more, after how many tokens of the conversation."""
+
+    reason: str
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"the draft model ended at token {self.tokens}: {self.reason}"
+
+
 class ModelDrafter:
     """A small model that shares the target's ids: draws each token from its own distribution.
 
@@ -61,10 +73,12 @@ class ModelDrafter:
         self.session = session
         self._shared = min(vocab_size, session.context.n_vocab)
         self._eog = eog_tokens
+        self.stop: Stop | None = None
 
     def begin(self, sequence: Sequence[int]) -> None:
         """Keep the cells this prompt shares with the last one."""
         self.session.align(sequence)
+        self.stop = None
 
     def prefill(self, sequence: Sequence[int]) -> None:
         """Read all but the last id, whose pass gives the first draft."""
@@ -78,6 +92,8 @@ class ModelDrafter:
         history = list(sequence) if sampler.reads_history else []
         tokens: list[int] = []
         probs: list[Distribution] = []
+        stop = self._why_not(pending, len(sequence))
+        self.stop = stop and (self.stop or stop)
         while self._can_read(pending) and plan.pays_for_pass(MODEL, len(pending)):
             (row,) = self.session.forward(pending)
             row = row[: self._shared]
@@ -100,6 +116,14 @@ class ModelDrafter:
     def rollback(self, length: int) -> None:
         """Forget the cells of tokens that were not committed."""
         self.session.rollback(length)
+
+    def _why_not(self, pending: Sequence[int], length: int) -> Stop | None:
+        if self._can_read(pending):
+            return None
+        n_ctx = self.session.context.n_ctx
+        if length > n_ctx:
+            return Stop(f"its context holds {n_ctx} tokens", n_ctx)
+        return Stop("it does not know a token of the text", length)
 
     def _can_read(self, pending: Sequence[int]) -> bool:
         """Whether the draft's context has room for these ids, and its vocabulary holds them."""

@@ -15,7 +15,7 @@ from localspec.checks import StrPath
 from localspec.compute.library import CancelFlag, Context, Library
 from localspec.decoding import session
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Span
 from localspec.engine.engine import Engine, facts_of
 from localspec.engine.libraries import library_for, preferred, reference, watched_flag
@@ -27,9 +27,10 @@ from localspec.gguf.metadata import read_metadata
 from localspec.store.measurements import this_machine
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.store.store import default_home
-from localspec.system.cores import physical_cores
+from localspec.system.cores import busy_share, physical_cores
 from localspec.system.disk import require_room, sync
 from localspec.system.load_watch import check_cancelled, stage
+from localspec.system.progress import Stage
 
 CANDIDATES = ("q4_0",)
 """Formats tried. CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
@@ -46,6 +47,8 @@ RESERVE = 1 << 30
 """Bytes that stay free on the disk."""
 UNSTEADY = 1.5
 """Where the median is so many times the least, others are using the machine: a copy that lost gets another trial."""
+BUSY = 0.3
+"""Share of the processors in use from which on the machine is not calm."""
 TURNS, SECONDS = 9, 2.0
 """Samples of each file, and the time after which fewer will do."""
 
@@ -81,10 +84,17 @@ def load_engine(
 
 
 def improved_engine(
-    engine: Engine, draft: StrPath | None, costs: Costs, home: Path | None, notify: Notify
+    engine: Engine,
+    draft: StrPath | None,
+    costs: Costs,
+    home: Path | None,
+    notify: Notify,
+    *,
+    when_calm: bool = False,
 ) -> Engine:
     """The engine with the faster copy of its draft, made and tried now (seconds, once), or the same engine.
 
+    when_calm: another time where other programs use the processors now, for it would take long and be judged wrong.
     draft: the file the engine was asked to draft with. The engine must be idle; it is closed if another is returned.
     """
     options = engine.asked
@@ -94,6 +104,8 @@ def improved_engine(
         return engine
     try:
         if not (_is_due(Path(draft), options, home, engine.library) and _can_pay(engine, Path(draft), costs)):
+            return engine
+        if when_calm and busy_share() > BUSY:
             return engine
         trial = try_draft(
             Path(draft), options, home, notify=notify, loaded=engine.draft, library=engine.library
@@ -129,7 +141,7 @@ def try_draft(
     formats = _useful_formats(draft)
     with drafts.lock(source), ExitStack() as opened:
         if formats:
-            stage(f"preparing {draft.name}", 0.90, 0.98)
+            stage(Stage.PREPARE, f"preparing {draft.name}", 0.90, 0.98)
             notify(f"Preparing {draft.name} for this machine, once (some seconds).")
         contexts = {ORIGINAL: loaded or _open(draft, options, library, opened)}
         fault = ""

@@ -13,7 +13,7 @@ from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Library, Weights
 from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, chain
+from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, Stop, chain
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Stats
 from localspec.engine.libraries import library_for, reference, watched_flag
@@ -26,6 +26,7 @@ from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair, why_no_draft
 from localspec.system.load_watch import stage
+from localspec.system.progress import Stage
 
 READ, LOADED = 0.02, 0.8
 """Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
@@ -55,7 +56,7 @@ class Engine:
     ) -> None:
         self.prefixes = KeptPrefixes(options.keep_prefixes, options.prefix_bytes)
         self.warnings: list[str] = []
-        stage("reading what the files say", 0.0, READ)
+        stage(Stage.READ, "reading what the files say", 0.0, READ)
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
         self.library = library or library_for(target_metadata, draft_metadata)
@@ -110,11 +111,11 @@ class Engine:
         between = READ + (LOADED - READ) * target.size_bytes / (
             target.size_bytes + (draft.size_bytes if draft else 0)
         )
-        stage(f"loading {target.path.name}", READ, between)
+        stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
         self.target, widths = self._open_target(target, n_ctx, loaded)
         self.draft = None
         if draft:
-            stage(f"loading {draft.path.name}", between, LOADED)
+            stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
         self.session = Session(self.target, min_width=widths.low)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
@@ -189,6 +190,11 @@ class Engine:
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
 
     @property
+    def draft_stop(self) -> Stop | None:
+        """Why the draft model drafts no more in the latest answer, if so."""
+        return self._model_drafter.stop if self._model_drafter else None
+
+    @property
     def most_draft_tokens(self) -> int:
         """Drafted tokens that one pass of the target can check."""
         return min(self.target.n_outputs, self.target.n_batch, self.target.n_ctx) - 1
@@ -257,6 +263,13 @@ def describe_drafting(
     if reason or draft_tokens == 0:
         return f"off: {reason or 'asked for'}"
     sources = "from the draft model" if engine.draft else "from repeated text"
+    fixed = isinstance(draft_tokens, int)
+    stop = engine.draft_stop if stats is not None else None
+    if stats is not None and not stats.drafted and (stop or stats.rounds > 1 or not fixed):
+        if stop:
+            return f"off: {stop}"
+        return f"off: nothing in this answer {'could be drafted' if fixed else 'was worth drafting'}"
+    until = f"; {stop}" if stop else ""
     if isinstance(draft_tokens, int):
         most = engine.most_draft_tokens
         count = (
@@ -264,17 +277,16 @@ def describe_drafting(
             if draft_tokens <= most
             else f"{most} (not {draft_tokens}: a pass checks no more)"
         )
-        return f"on, {count} tokens a round {sources}"
-    if stats is not None and not stats.drafted:
-        return "off: nothing in this answer was worth drafting"
+        return f"on, {count} tokens a round {sources}{until}"
     if engine.draft and controller is not None:
         if controller.can_pay(0):
             sources += " and repeated text"
         else:
+            how = "measured" if controller.measured else "far as is known yet"
             sources = (
-                "from repeated text alone: as measured, passes of the draft model cost more than they save"
+                f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
             )
-    return f"on where it pays, {sources}"
+    return f"on where it pays, {sources}{until}"
 
 
 def _describe(context: Context, options: EngineOptions) -> dict[str, object]:

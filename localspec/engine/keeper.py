@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,14 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.engine.draft_copy import improved_engine, load_engine
 from localspec.engine.engine import Engine, describe_drafting
-from localspec.engine.measured_costs import measured_costs, strict_sentence
+from localspec.engine.idle_costs import IdleCalibration
+from localspec.engine.measured_costs import (
+    Costs,
+    keep_costs,
+    known_costs,
+    measure_costs,
+    strict_sentence,
+)
 from localspec.engine.options import EngineOptions, Notify
 from localspec.engine.trial import try_load
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
@@ -28,24 +36,31 @@ def _ignore(sentence: str) -> None:
 
 @dataclass(frozen=True)
 class Order:
-    """What to load, and how. draft_tokens: "auto" or a number. home: where measurements are kept."""
+    """What to load, and how. draft_tokens: "auto" or a number. home: where measurements are kept.
+
+    calibrate: measure what passes cost before it counts as loaded.
+    """
 
     target: Path
     draft: Path | None
     options: EngineOptions
     draft_tokens: int | str
     home: Path | None = None
+    calibrate: bool = False
 
 
 class EngineKeeper:
     """Loaded at once. `engine` loads again what `unload` freed; callers see to it that nobody uses it then.
 
-    warnings: sentences for the user, from the first load. adaptive: decides draft lengths, where that was measured.
+    warnings: sentences for the user, from the first load. adaptive: decides draft lengths, by what passes cost as far
+    as that is known.
     """
 
     def __init__(self, order: Order, notify: Notify) -> None:
         self.order = order
         self.adaptive: AdaptiveController | None = None
+        self._costs: Costs | None = None
+        self._idle = IdleCalibration()
         self._loading = threading.Lock()
         self._watch: LoadWatch | None = None
         self._num_cancels = 0
@@ -59,7 +74,7 @@ class EngineKeeper:
         )
         self.cancel, self._library = self._engine.cancel, self._engine.library
         try:
-            self._measure(notify)
+            self._settle(notify)
         except BaseException:
             self.close()
             raise
@@ -77,13 +92,13 @@ class EngineKeeper:
     def __str__(self) -> str:
         return " and ".join(path.name for path in (self.order.target, self.order.draft) if path)
 
-    def _measure(self, notify: Notify) -> None:
-        engine = self.engine
-        if self.order.draft_tokens == "auto":
-            self._calibrate(notify, improve=True)
-            engine = self.engine
-        if engine.options.strict:
-            engine.warnings.append(strict_sentence(engine, self.order.home, notify))
+    def _settle(self, notify: Notify) -> None:
+        if self.order.calibrate:
+            self.calibrate(notify=notify)
+        elif self.order.draft_tokens == "auto":
+            self._steer(notify, improve=True)
+        if self.engine.options.strict:
+            self.engine.warnings.append(strict_sentence(self.engine, self.order.home))
 
     @property
     def loaded(self) -> bool:
@@ -139,6 +154,7 @@ class EngineKeeper:
         engine = self._engine
         if engine is not None:
             self._described = (engine.describe(), self.drafting)
+            self.keep_costs()
             self._engine = None
             engine.close()
             log.info("unloaded %s", self)
@@ -160,6 +176,7 @@ class EngineKeeper:
         if is_forked():  # a thread that is not here may hold the lock
             return
         with self._loading:
+            self.keep_costs()
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -189,27 +206,61 @@ class EngineKeeper:
         return self._engine
 
     def controller(self, draft_tokens: int | str) -> Controller:
-        """Who decides draft lengths; measures what passes cost where that was not done yet."""
+        """Who decides draft lengths."""
         if isinstance(draft_tokens, int):
             return FixedLength(draft_tokens)
-        return self.adaptive or self._calibrate(_ignore)
+        return self.adaptive or self._steer(_ignore)
 
-    def _calibrate(self, notify: Notify, *, improve: bool = False) -> Controller:
-        """Measure what passes cost, unless nothing would be drafted anyway.
+    def _steer(self, notify: Notify, *, improve: bool = False, asked_for: bool = False) -> Controller:
+        """Go by what is known of costs: kept, measured or assumed.
 
-        improve: let a faster copy of the draft take its place.
+        improve: let a faster copy of the draft take its place, where the costs are certain enough to say that it pays;
+        on a busy machine only where that was asked for.
         """
         engine, order = self.engine, self.order
         if engine.no_draft_reason:
             return FixedLength(0)
-        costs = measured_costs(engine, order.home, notify=notify)
-        if improve:
-            better = improved_engine(engine, order.draft, costs, order.home, notify)
+        costs = self._costs = self._costs or known_costs(engine, order.home)
+        if improve and costs.certain:
+            better = improved_engine(engine, order.draft, costs, order.home, notify, when_calm=not asked_for)
             if better is not engine:
-                self._engine = better
-                return self._calibrate(notify)
+                self._engine, self._costs = better, None
+                return self._steer(notify)
         self.adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
         return self.adaptive
+
+    def calibrate(
+        self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
+    ) -> Costs:
+        """Measure now what is not certain, or with `redo` all; a faster copy of the draft is then made too.
+
+        skip: asked after each pass whether what is known by then shall do. For whoever has the engine's turn.
+        """
+        home = self.order.home
+        if redo or self._costs is None:
+            self._costs, self.adaptive = known_costs(self.engine, home, redo=redo), None
+        measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)
+        if self.order.draft_tokens == "auto":
+            self._steer(notify, improve=not skip(), asked_for=True)
+            if self._costs is not None:  # of the copy
+                measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)
+        return self._costs
+
+    @property
+    def may_measure(self) -> bool:
+        """Whether there is something to measure in idle moments."""
+        costs = self._costs
+        return self.adaptive is not None and costs is not None and not (costs.certain or self._idle.over)
+
+    def measure_idly(self, stop: Callable[[], bool]) -> None:
+        """Measure a little until `stop`, if the weights are in memory. For whoever has the engine's turn."""
+        if self._engine is not None and self._costs is not None:
+            self._idle.visit(self._engine, self._costs, stop)
+
+    def keep_costs(self) -> None:
+        """Write down what was learned of them."""
+        if self._engine is not None and self._costs is not None:
+            keep_costs(self._engine, self._costs, self.order.home)
 
 
 def _identity(engine: Engine) -> int:

@@ -7,12 +7,12 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from localspec.errors import BackendError, EngineBusy, LoadCancelled
 from localspec.system.at_exit import close_at_exit
 from localspec.system.load_watch import LoadWatch, watching
+from localspec.system.progress import Progress, ProgressCallback, Stage
 
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for a load to stop."""
@@ -28,28 +28,20 @@ class Closable(Protocol):
 Result = TypeVar("Result", bound=Closable)
 
 
-@dataclass(frozen=True)
-class LoadProgress:
-    """How far a load has come. stage: what is being done, in words. fraction: 0 to 1, never less than before."""
-
-    stage: str
-    fraction: float
-
-
 class Loading(Generic[Result]):
     """A load that began. Any thread may ask for its progress and its result, or cancel it.
 
     load: gets a function to be told sentences, and returns what is loaded. on_progress: called in the loading
-    thread with a `LoadProgress`; what it raises ends the load.
+    thread with a `Progress`, some ten times a second; what it raises ends the load.
     """
 
     def __init__(
         self,
         load: Callable[[Callable[[str], None]], Result],
-        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> None:
         self._load, self._on_progress = load, on_progress
-        self._progress = LoadProgress("starting", 0.0)
+        self._progress = Progress(Stage.START, 0.0, "starting")
         self._watch = LoadWatch(self._report)
         self._lock = threading.RLock()  # a callback may ask or cancel
         self._finished = threading.Event()
@@ -62,7 +54,7 @@ class Loading(Generic[Result]):
         self._thread.start()
 
     @property
-    def progress(self) -> LoadProgress:
+    def progress(self) -> Progress:
         """The latest."""
         return self._progress
 
@@ -100,7 +92,7 @@ class Loading(Generic[Result]):
                 "Ask in another one, or in `when_done`.",
             )
         if not self._finished.wait(timeout):
-            raise TimeoutError(f"The load is not done after {timeout} seconds: {self._progress.stage}.")
+            raise TimeoutError(f"The load is not done after {timeout} seconds: {self._progress.sentence}.")
         if self._error is not None:
             raise self._error
         assert self._result is not None
@@ -119,8 +111,8 @@ class Loading(Generic[Result]):
         self.cancel()
         self._thread.join(EXIT_SECONDS)
 
-    def _report(self, stage: str, fraction: float) -> None:
-        self._progress = LoadProgress(stage, fraction)
+    def _report(self, progress: Progress) -> None:
+        self._progress = progress
         if self._on_progress is not None:
             self._on_progress(self._progress)
 
@@ -130,7 +122,7 @@ class Loading(Generic[Result]):
         try:
             with watching(self._watch):
                 loaded = self._load(self._watch.say)
-                self._watch.stage("ready", 1.0, 1.0)
+                self._watch.stage(Stage.READY, "ready", 1.0, 1.0)
         except BaseException as fault:
             error = fault
         self._finish(loaded, error)

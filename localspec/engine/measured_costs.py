@@ -1,9 +1,9 @@
-"""Measured costs of an engine, kept on disk: measured once for a model, its settings and this machine."""
+"""What passes of an engine cost, kept on disk for a model, its settings and this machine, with how certain it is."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import Any
 
 from localspec.compute.library import Context, Library
 from localspec.decoding.calibrate import calibrate
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
+from localspec.decoding.session import Session
+from localspec.engine.assumed_costs import assumed_costs
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import library_for
 from localspec.engine.options import EngineOptions, Notify
@@ -20,6 +22,7 @@ from localspec.store.measurements import Measurements, this_machine
 from localspec.system.cores import physical_cores
 from localspec.system.home import default_home
 from localspec.system.load_watch import stage
+from localspec.system.progress import Stage
 
 FORMAT = 2
 log = logging.getLogger(__name__)
@@ -32,37 +35,86 @@ class Costs:
     target: CostTable
     draft: CostTable | None
 
+    @property
+    def tables(self) -> tuple[CostTable, ...]:
+        """Those there are."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
 
-def measured_costs(
-    engine: Engine, home: Path | None = None, *, redo: bool = False, notify: Notify = lambda sentence: None
-) -> Costs:
-    """Costs from disk, or measured now (seconds) and kept. `notify` is told when something is measured.
+    @property
+    def certain(self) -> bool:
+        """Whether all were measured calmly."""
+        return all(table.certain for table in self.tables)
 
+
+@dataclass(frozen=True)
+class Role:
+    """A model with the costs of its passes. min_width: narrower ones are padded; session: whose cells it holds."""
+
+    context: Context
+    verifies: bool
+    min_width: int
+    session: Session | None
+    table: CostTable
+
+
+def roles(engine: Engine, costs: Costs) -> list[Role]:
+    """The target, and the draft where there is one."""
+    found = [Role(engine.target, True, engine.session.min_width, engine.session, costs.target)]
+    if engine.draft is not None and costs.draft is not None:
+        found.append(Role(engine.draft, False, 1, engine.sessions.get("draft"), costs.draft))
+    return found
+
+
+def known_costs(engine: Engine, home: Path | None = None, *, redo: bool = False) -> Costs:
+    """Costs from disk, and assumed where there are none. Measures nothing. redo: nothing from disk."""
+    kept = _kept(home)
+
+    def known(context: Context, verifies: bool) -> CostTable:
+        table = None if redo else _table(kept.find(_facts(context, engine, verifies)))
+        return table or assumed_costs(context, min_width=engine.session.min_width if verifies else 1)
+
+    return Costs(known(engine.target, True), known(engine.draft, False) if engine.draft else None)
+
+
+def keep_costs(engine: Engine, costs: Costs, home: Path | None = None) -> None:
+    """Write down what was learned since it was last written, where nothing more certain stands there."""
+    kept = _kept(home)
+    for role in roles(engine, costs):
+        if role.table.has_news:
+            facts = _facts(role.context, engine, role.verifies)
+            learned, there = role.table.learned(), _table(kept.find(facts))
+            if learned.certain or there is None or not there.certain:
+                kept.keep(facts, learned.to_dict())
+
+
+def measure_costs(
+    engine: Engine,
+    costs: Costs,
+    home: Path | None = None,
+    *,
+    notify: Notify = lambda sentence: None,
+    skip: Callable[[], bool] = lambda: False,
+) -> None:
+    """Measure now (seconds) what is not certain of `costs`, and keep it. `notify` is told what is measured.
+
+    skip: asked after each pass whether what is known by then shall do.
     The sessions of the engine must not be in use; their cells are overwritten.
     """
-    kept = _kept(home)
-    target = _costs_of(engine.target, engine, kept, True, redo, notify)
-    draft = _costs_of(engine.draft, engine, kept, False, redo, notify) if engine.draft else None
-    return Costs(target, draft)
-
-
-def _costs_of(
-    context: Context, engine: Engine, kept: Measurements, verifies: bool, redo: bool, notify: Notify
-) -> CostTable:
-    facts = _facts(context, engine, verifies)
-    known = None if redo else _table(kept.find(facts))
-    if known is not None:
-        return known
-    min_width = engine.session.min_width if verifies else 1
-    stage(f"measuring {context.weights.path.name}", *((0.80, 0.86) if verifies else (0.86, 0.90)))
-    notify(f"Measuring what a pass of {context.weights.path.name} costs here, once (some seconds).")
-    log.info("measuring what passes of %s cost", context.weights.path.name)
-    measured = calibrate(context, verifies=verifies, min_width=min_width)
-    if measured.steady:
-        kept.keep(facts, measured.table.to_dict())
-    else:
-        notify("The machine was busy, so this is not kept: it will be measured again at the next start.")
-    return measured.table
+    for role in roles(engine, costs):
+        name = role.context.weights.path.name
+        if role.table.certain or skip():
+            continue
+        stage(Stage.MEASURE, f"measuring {name}", *((0.80, 0.86) if role.verifies else (0.86, 0.90)))
+        notify(f"Measuring what a pass of {name} costs here, once (some seconds).")
+        log.info("measuring what passes of %s cost", name)
+        measured = calibrate(role.context, verifies=role.verifies, min_width=role.min_width, skip=skip)
+        role.table.improve(measured.table, slopes=measured.slopes, complete=measured.complete)
+        keep_costs(engine, costs, home)
+        if not measured.steady and not skip():
+            notify(
+                f"The machine was busy (equal passes differed by {measured.spread - 1:.0%}), so this is uncertain: "
+                "it is kept until it can be measured better."
+            )
 
 
 def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object]:
@@ -88,7 +140,9 @@ def calibrated_files(home: Path) -> set[tuple[str, int]]:
     """Name and bytes of each model file whose costs were measured on this machine, under whatever settings."""
     found = set()
     for measurement in _kept(home):
-        facts = measurement.facts
+        facts, table = measurement.facts, _table(measurement.result)
+        if table is not None and not table.measured:  # a few passes of answers
+            continue
         with suppress(KeyError, TypeError, ValueError):
             if facts["machine"] == this_machine():
                 found.add((str(facts["file"]), int(facts["bytes"])))
@@ -112,7 +166,7 @@ def measured_passes(home: Path | None) -> dict[tuple[str, int], float]:
 
 
 def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> float | None:
-    """Plain decoding's speed in strict mode as a share of its usual speed here; None where that was never measured.
+    """Plain decoding's speed in strict mode as a share of its usual speed here; None where one was never measured.
 
     Compared with every form of the same file that was calibrated on this machine: the fastest counts.
     """
@@ -124,8 +178,9 @@ def strict_price(engine: Engine, costs: Costs, home: Path | None = None) -> floa
         if measurement.facts != ours
         and _agree(measurement.facts, {key: ours[key] for key in same})
         and (table := _table(measurement.result))
+        and table.measured
     ]
-    return min(known) / costs.target.time(1) if known else None
+    return min(known) / costs.target.time(1) if known and costs.target.measured else None
 
 
 def kept_costs(
@@ -155,16 +210,16 @@ def kept_costs(
     }
     found = [measurement for measurement in _kept(home) if _agree(measurement.facts, wanted)]
     for measurement in sorted(found, key=lambda found: found.written, reverse=True):
-        if table := _table(measurement.result):
+        if (table := _table(measurement.result)) and table.measured:
             return table
     return None
 
 
-def strict_sentence(engine: Engine, home: Path | None, notify: Notify) -> str:
+def strict_sentence(engine: Engine, home: Path | None) -> str:
     """What strict mode does to this target here, and what it costs."""
-    share = strict_price(engine, measured_costs(engine, home, notify=notify), home)
+    share = strict_price(engine, known_costs(engine, home), home)
     price = (
-        "what it costs is not known, because the usual speed was never measured here"
+        "what it costs is not known, because the speed was not measured here with it and without it"
         if share is None
         else f"plain decoding runs at {share:.0%} of its usual speed"
     )

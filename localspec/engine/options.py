@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from localspec.checks import check_names, shown
+from localspec.checks import check_names, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
-from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata
 from localspec.system.cores import processors
 
@@ -58,8 +57,7 @@ class EngineOptions:
     def __post_init__(self) -> None:
         self.context(self.n_ctx, 1)  # checks what it is given
         for name in _SWITCHES:
-            if not isinstance(value := getattr(self, name), bool):
-                raise InvalidRequest(f"{name} is {shown(value)}.", "It must be True or False.", name=name)
+            checked_switch(name, getattr(self, name))
 
     def strict_for(self, target: Metadata, library: Library) -> EngineOptions:
         """These options with what strict mode changes for a target that `library` computes."""
@@ -80,14 +78,17 @@ class EngineOptions:
 class LoadOptions(TypedDict, total=False):
     """Keyword arguments of the loaders of `LLM`, each of them optional: fields of `EngineOptions`, and these.
 
-    draft_tokens: how many tokens to draft in a round where an answer does not say: "auto", "off" or a number. With
-    "auto" the cost of a pass is measured at the first load on this machine (seconds) and kept in `home`.
+    draft_tokens: how many tokens to draft in a round where an answer does not say: "auto", "off" or a number. "auto"
+    goes by what passes cost, which is assumed at first, learned from answers, measured in idle moments (seconds in
+    all) and kept in `home`.
+    calibrate: measure that in the load (seconds, more on a busy machine), as far as it is not certain.
     unload_after: free the weights when nothing was asked for so many seconds; the next use loads them again.
     notify: told in a sentence when something takes long.
     home: localspec's folder, for pairs and measurements; by default the user's own.
     """
 
     draft_tokens: int | str
+    calibrate: bool
     unload_after: float | None
     notify: Notify
     home: str | Path | None

@@ -18,6 +18,8 @@ from localspec.decoding.classes import WidthClass, width_classes
 from localspec.errors import ModelLoadError
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.home import default_home
+from localspec.system.load_watch import stage
+from localspec.system.progress import Stage
 
 FORMAT = 1
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32, 33, 64)
@@ -55,6 +57,9 @@ def strict_widths(
     with suppress(KeyError, TypeError, ValueError):
         if (found := kept.find(facts)) is not None:
             return Widths(int(found["low"]), int(found["high"]))
+    stage(
+        Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0
+    )  # a load that is under way stays where it is
     notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (some seconds).")
     classes = measured_classes(weights, options, cancel=cancel)
     widths = usable_widths(classes)

@@ -12,7 +12,7 @@ from localspec.pairs.catalogue import HubSource, LocalSource, ModelFile, Pair, S
 from localspec.store.hfcache import adopt
 from localspec.store.store import Store
 from localspec.system.disk import disk_errors, require_room
-from localspec.system.progress import Progress, ProgressCallback, Reporter
+from localspec.system.progress import Progress, ProgressCallback, Reporter, Stage
 
 __all__ = ["SOURCES", "Progress", "pull"]
 
@@ -92,7 +92,7 @@ class _Pull:
         except HashMismatch as mismatch:
             if path not in file.local_paths:
                 self.damaged[file] = str(mismatch.actual)
-                report(file.bytes, "damaged")
+                report(file.bytes, Stage.DAMAGED)
             return False
         return True
 

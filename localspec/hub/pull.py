@@ -24,7 +24,7 @@ def pull(
     """Fetch and verify what is missing of a pair, or of a hub's models (`org/repo:quant`), as `localspec pull` does.
 
     It blocks: call it in a thread. draft: a hub's model to draft with; `name` is then a hub's model too.
-    on_progress: called in that thread with each file's `file`, `done` and `total` bytes, `phase` and `source`. What it
+    on_progress: called in that thread with a `Progress` of the file at hand, some ten times a second. What it
     raises ends the pull and is passed on; the same call goes on from there.
     offline: open no connection. update: of a hub's models, take what the repository has now.
     home: localspec's folder, by default LOCALSPEC_HOME or the user's data folder.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.engine.measured_costs import Costs
 from localspec.errors import InvalidRequest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from localspec.decoding.estimates import CostTable
+from localspec.decoding.costs import CostTable
 from localspec.measure.trace import Trace
 
 

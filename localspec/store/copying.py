@@ -8,14 +8,14 @@ from pathlib import Path
 from localspec.errors import HashMismatch, StoreError
 from localspec.pairs.pair import ModelFile
 from localspec.system.disk import BLOCK, disk_errors, sha256_of, sync
-from localspec.system.progress import Reporter
+from localspec.system.progress import Reporter, Stage
 
 
 def hashed(path: Path, report: Reporter) -> str:
     """The sha256 of a file that nobody changes meanwhile. Raises StoreError."""
     with disk_errors(path.parent):
         before = path.stat()
-        sha256 = sha256_of(path, lambda done: report(done, "verify"))
+        sha256 = sha256_of(path, lambda done: report(done, Stage.VERIFY))
         after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise StoreError(
@@ -31,7 +31,7 @@ def append(source: Path, partial: Path, report: Reporter) -> None:
         while block := read.read(BLOCK):
             write.write(block)
             done += len(block)
-            report(done, "copy")
+            report(done, Stage.COPY)
 
 
 def copy_verified(file: ModelFile, source: Path, destination: Path, report: Reporter) -> None:
@@ -40,7 +40,7 @@ def copy_verified(file: ModelFile, source: Path, destination: Path, report: Repo
     Raises HashMismatch if `source` is not the file (`destination` is then not touched), DiskFull, StoreError.
     """
     same_size = destination.is_file() and destination.stat().st_size == file.bytes
-    if same_size and sha256_of(destination, lambda done: report(done, "verify")) == file.sha256:
+    if same_size and sha256_of(destination, lambda done: report(done, Stage.VERIFY)) == file.sha256:
         return
     unfinished = destination.with_name(f"{destination.name}.part")
     with disk_errors(destination.parent):
@@ -67,7 +67,7 @@ def _completed(file: ModelFile, source: Path, unfinished: Path, report: Reporter
         unfinished.unlink()
     append(source, unfinished, report)
     sync(unfinished)
-    return sha256_of(unfinished, lambda done: report(done, "verify")) == file.sha256
+    return sha256_of(unfinished, lambda done: report(done, Stage.VERIFY)) == file.sha256
 
 
 def _other_bytes(file: ModelFile, source: Path) -> HashMismatch:

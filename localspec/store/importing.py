@@ -10,7 +10,7 @@ from localspec.pairs.pair import ModelFile
 from localspec.store.copying import append, hard_link, hashed
 from localspec.store.store import Store
 from localspec.system.disk import disk_errors, require_room
-from localspec.system.progress import Reporter
+from localspec.system.progress import Reporter, Stage
 
 
 def checked_size(path: Path) -> int:
@@ -42,7 +42,7 @@ def take_over(file: ModelFile, source: Path, store: Store, report: Reporter) -> 
     """
     store.prepare()
     partial = store.partial(file)
-    with disk_errors(store.home), store.lock(file, lambda: report(partial.size, "copy")):
+    with disk_errors(store.home), store.lock(file, lambda: report(partial.size, Stage.COPY)):
         if held := store.held(file):
             return held
         link = partial.path.with_suffix(".imported")

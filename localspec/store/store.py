@@ -14,7 +14,7 @@ from localspec.system.disk import CHANGE_HOME, disk_errors, own_bytes, sha256_of
 from localspec.system.home import default_home, home_folder
 from localspec.system.locks import locked
 from localspec.system.partial import Partial
-from localspec.system.progress import Reporter, readable
+from localspec.system.progress import Reporter, Stage, readable
 
 __all__ = ["Store", "default_home"]
 
@@ -156,7 +156,7 @@ class Store:
             for part in file.parts:
                 self.check(part, path.with_name(part.file), report)
             return
-        actual = sha256_of(path, lambda done: report(done, "verify"))
+        actual = sha256_of(path, lambda done: report(done, Stage.VERIFY))
         if actual == file.sha256:
             return
         if path not in file.local_paths:

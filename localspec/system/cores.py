@@ -1,4 +1,4 @@
-"""How many processors there are for computing."""
+"""How many processors there are for computing, and how much of them others use now."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ def physical_cores() -> int:
 
     allowed = processors()
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def busy_share(seconds: float = 0.2) -> float:
+    """Share of the processors that is used now, 0 to 1: looks for so many seconds, in which it computes nothing."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=seconds)) / 100
 
 
 def processors() -> int:

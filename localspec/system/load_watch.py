@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
 from localspec.errors import LoadCancelled
-
-Report = Callable[[str, float], None]
+from localspec.system.progress import Pace, Progress, ProgressCallback, Stage
 
 
 class Flag(Protocol):
@@ -21,17 +20,19 @@ class Flag(Protocol):
 
 
 class LoadWatch:
-    """One load. `report` hears the stage and the share done (0 to 1, never less than before), in the loading thread.
+    """One load. `report` hears how far it is, in the loading thread, some ten times a second.
 
     `cancel` works from any thread: reading weights ends at the next tensor, a measuring pass at once.
     """
 
-    def __init__(self, report: Report = lambda stage, fraction: None) -> None:
+    def __init__(self, report: ProgressCallback = lambda progress: None) -> None:
         self._report = report
         self._lock = threading.Lock()
         self._flags: weakref.WeakSet[Flag] = weakref.WeakSet()
         self._cancelled = False
-        self._stage, self._low, self._high, self._done = "", 0.0, 0.0, 0.0
+        self._pace = Pace()
+        self._stage, self._sentence = Stage.START, ""
+        self._low, self._high, self._done = 0.0, 0.0, 0.0
 
     @property
     def cancelled(self) -> bool:
@@ -54,23 +55,28 @@ class LoadWatch:
         if cancelled:
             flag.set()
 
-    def stage(self, text: str, low: float, high: float) -> None:
+    def stage(self, stage: Stage, sentence: str, low: float, high: float) -> None:
         """Begin a stage, which takes the load from the share `low` to `high`. Raises `LoadCancelled`."""
         self.check()
-        self._stage, self._low, self._high = text, low, high
-        self.advance(0.0)
+        self._stage, self._low, self._high = stage, low, high
+        self.say(sentence)
 
-    def say(self, text: str) -> None:
-        """Change the text of the stage."""
-        self._stage = text
-        self.advance(0.0)
+    def say(self, sentence: str) -> None:
+        """Change the sentence of the stage."""
+        self._sentence = sentence
+        self._tell(always=True)
 
     def advance(self, fraction: float) -> bool:
         """Report that a share (0 to 1) of the stage is done; False if the load is to end."""
         done = self._low + (self._high - self._low) * min(max(fraction, 0.0), 1.0)
         self._done = max(self._done, done)
-        self._report(self._stage, self._done)
+        self._tell(always=fraction >= 1.0)
         return not self._cancelled
+
+    def _tell(self, *, always: bool) -> None:
+        self._done = max(self._done, self._low)
+        if self._pace.is_due(always):
+            self._report(Progress(self._stage, self._done, self._sentence))
 
     def check(self) -> None:
         """Raise `LoadCancelled` if the load is to end."""
@@ -96,10 +102,10 @@ def watching(watch: LoadWatch) -> Iterator[None]:
         _watch.reset(token)
 
 
-def stage(text: str, low: float, high: float) -> None:
+def stage(stage: Stage, sentence: str, low: float, high: float) -> None:
     """`LoadWatch.stage` of this thread's load, if it is watched."""
     if (watch := _watch.get()) is not None:
-        watch.stage(text, low, high)
+        watch.stage(stage, sentence, low, high)
 
 
 def check_cancelled() -> None:
