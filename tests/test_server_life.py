@@ -20,6 +20,7 @@ from localspec.server.app import create_app
 from localspec.server.replies import EventStream
 from localspec.server.settings import Settings
 from localspec.system.load_watch import check_cancelled, current_watch, stage
+from localspec.system.progress import Stage
 
 from .serverkit import QUESTION, SECONDS, Gate, ready, running, wait_until
 from .tinygguf import write_llama
@@ -137,24 +138,28 @@ def test_what_is_going_on_before_the_model_is_ready_is_said(file):
 
     def slowly():
         steps[0].wait(SECONDS)
-        stage("reading the stars", 0.25, 0.5)
+        stage(Stage.READ, "reading the stars", 0.25, 0.5)
         steps[1].wait(SECONDS)
-        stage("measuring the moon", 0.805, 0.9)
+        stage(Stage.MEASURE, "measuring the moon", 0.805, 0.9)
         steps[2].wait(SECONDS)
         return load(file)
 
     with running(slowly) as server:
         try:
-            for step, (text, share) in zip(
+            for step, (kind, text, share) in zip(
                 steps,
-                [("starting", 0), ("reading the stars", 0.25), ("measuring the moon", 0.805)],
+                [
+                    ("start", "starting", 0),
+                    ("read", "reading the stars", 0.25),
+                    ("measure", "measuring the moon", 0.805),
+                ],
                 strict=True,
             ):
                 wait_until(lambda text=text: text in server.get("/health").json()["error"]["message"])
                 for answer in (server.get("/health"), server.get("/props"), server.post(CHAT, body())):
                     error = answer.json()["error"]
                     assert (answer.status_code, error["code"]) == (503, "loading")
-                    assert (error["stage"], error["progress"]) == (text, share)
+                    assert (error["stage"], error["progress"]) == (kind, share)
                     assert error["message"] == f"The model is not ready yet: {text} ({round(100 * share)} %)."
                 step.set()
         finally:

@@ -15,6 +15,7 @@ from localspec.server.job import Job
 from localspec.server.metrics import Metrics
 from localspec.server.settings import Settings
 from localspec.system.load_watch import LoadWatch, watching
+from localspec.system.progress import Progress, Stage
 
 
 class Startable(Protocol):
@@ -41,7 +42,7 @@ class Service:
         self.stopping = False
         self._llm: LLM | None = None
         self._watch = LoadWatch(self._note)
-        self._stage, self._share = "starting", 0.0
+        self._progress = Progress(Stage.START, 0.0, "starting")
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="localspec-worker")
         self._places = 0
         self._jobs: set[Job] = set()
@@ -53,16 +54,16 @@ class Service:
         if self.stopping:
             raise stopping()
         if self._llm is None:
-            percent = f"{round(100 * self._share)} %"
+            now = self._progress
             raise unavailable(
-                f"The model is not ready yet: {self._stage} ({percent}).", "loading",
-                {"stage": self._stage, "progress": self._share},
+                f"The model is not ready yet: {now.sentence} ({round(100 * now.fraction)} %).", "loading",
+                {"stage": now.stage, "progress": now.fraction},
             )  # fmt: skip
         return self._llm
 
-    def _note(self, stage: str, share: float) -> None:
+    def _note(self, progress: Progress) -> None:
         """In the loading thread: how far the load has come."""
-        self._stage, self._share = stage, share
+        self._progress = progress
 
     @property
     def busy(self) -> int:
