@@ -226,6 +226,31 @@ def test_an_unfinished_answer_is_in_the_way(talk, tmp_path):
     assert talk.undo().question == "x"
 
 
+@pytest.mark.parametrize("goes_on", ["ask", "regenerate", "undo", "clear", "not"])
+def test_the_late_record_of_a_superseded_answer_changes_nothing(talk, monkeypatch, goes_on):
+    """Between the end of an answer that was cancelled and its record, the conversation may go on."""
+    stream = talk.ask("superseded")
+    record = stream.tell
+
+    def go_on_first(completion):
+        if goes_on in {"ask", "regenerate"}:
+            say(talk.ask("in between") if goes_on == "ask" else talk.regenerate())
+        elif goes_on != "not":
+            getattr(talk, goes_on)()
+        expected.append(talk.turns)
+        record(completion)
+
+    expected = []
+    monkeypatch.setattr(stream, "tell", go_on_first)
+    next(stream)
+    stream.cancel()
+    list(stream)
+    superseded = [turn.question for turn in talk.turns].count("superseded")
+    assert superseded == (1 if goes_on == "not" else 0)
+    if goes_on != "not":
+        assert expected == [talk.turns]
+
+
 def test_conversations_that_alternate_do_not_disturb_each_other(llm):
     def ask_all(conversations):
         for question in ("one", "two", "three"):
@@ -421,6 +446,38 @@ def test_contents_that_make_no_sense_are_an_error(llm, talk, tmp_path, change):
         archive.writestr("conversation.json", json.dumps(header))
     with pytest.raises(ConversationFileError):
         Conversation.load(llm, path)
+
+
+@pytest.mark.parametrize("place", ["prompt", "ids"])
+@pytest.mark.parametrize("token", [-1, "one too many", True, 5.0, "5", None])
+def test_ids_that_the_vocabulary_lacks_are_an_error_wherever_they_stand(llm, talk, tmp_path, place, token):
+    """Also the last of a list, and of any turn: llama.cpp would read beyond its table."""
+    n_vocab = llm.engine.vocab.n_vocab
+    for turn in range(3) if place == "ids" else [2]:  # the others' prompts begin the last one
+        for at in (0, -1):
+            header = saved_header(talk, tmp_path)
+            header["turns"][turn][place][at] = n_vocab if token == "one too many" else token
+            with pytest.raises(ConversationFileError, match="outside the vocabulary"):
+                Conversation.load(llm, with_header(tmp_path, header))
+
+
+def test_the_first_and_the_last_id_of_the_vocabulary_are_taken(llm, talk, tmp_path):
+    header = saved_header(talk, tmp_path)
+    header["turns"][2]["ids"] = ids = [0, llm.engine.vocab.n_vocab - 1]
+    assert Conversation.load(llm, with_header(tmp_path, header)).ids[-2:] == tuple(ids)
+
+
+def saved_header(conversation, folder):
+    conversation.save(folder / "c")
+    with zipfile.ZipFile(folder / "c") as archive:
+        return json.loads(archive.read("conversation.json"))
+
+
+def with_header(folder, header):
+    """The saved conversation without its cells, and with this header."""
+    with zipfile.ZipFile(folder / "c", "w") as archive:
+        archive.writestr("conversation.json", json.dumps({**header, "cells": {}}))
+    return folder / "c"
 
 
 def test_a_state_that_llama_cpp_refuses_is_read_again(llm, talk, tmp_path, monkeypatch):

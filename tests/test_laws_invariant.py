@@ -33,8 +33,8 @@ def begin(session, drafter, prompt, check=lambda token: None):
     )
 
 
-def second_request_equals_a_fresh_engine(session, drafter, first_prompt):
-    for prompt in ([0, 1], first_prompt, [*first_prompt, 4], [7]):
+def second_request_equals_a_fresh_engine(session, drafter, *first_prompts):
+    for prompt in (*first_prompts, [0, 1], [0, 1, 2], [0, 1, 2, 4], [7]):
         tokens, _ = generate(TARGET, drafter, n_vocab=V, params=GREEDY, prompt=prompt, session=session)
         assert tokens == fresh(prompt)
 
@@ -46,7 +46,7 @@ def test_a_closed_generator_leaves_a_right_engine(rounds):
     for _ in range(rounds):
         next(steps)
     steps.close()
-    second_request_equals_a_fresh_engine(session, drafter, [0, 1, 2])
+    second_request_equals_a_fresh_engine(session, drafter)
 
 
 @pytest.mark.parametrize("victim", ["target", "draft"])
@@ -63,16 +63,23 @@ def test_a_failed_pass_heals(victim, after, loses_cells):
         list(steps)
     if loses_cells:  # what an aborted pass was seen to do
         context.cells.clear()
-    second_request_equals_a_fresh_engine(session, drafter, [0, 1, 2])
+    second_request_equals_a_fresh_engine(session, drafter)
 
 
-def test_a_half_done_pass_heals():
-    """A pass that failed after writing some of its cells: they are not in `tokens`."""
+@pytest.mark.parametrize("victim", ["target", "draft"])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_half_done_pass_heals(victim, goes_on):
+    """A pass that failed after writing some of its cells: they are not in `tokens`.
+
+    goes_on: the next prompt goes on behind all of `tokens`, so that these alone say nothing of what must go.
+    """
     session, drafter = Session(FakeContext(TARGET, V)), model_drafter(DRAFT, V)
     steps = run(begin(session, drafter, [0, 1]))
-    next(steps)
-    session.context.cells[0].extend([9, 9, 9])
-    second_request_equals_a_fresh_engine(session, drafter, [0, 1, 2])
+    for _ in range(2):
+        next(steps)
+    hurt = session if victim == "target" else drafter.session
+    hurt.context.cells[0].extend([9, 9, 9])
+    second_request_equals_a_fresh_engine(session, drafter, *[[*hurt.tokens, 4]] if goes_on else [])
 
 
 def test_an_exception_between_verify_and_rollback_heals():
@@ -87,7 +94,7 @@ def test_an_exception_between_verify_and_rollback_heals():
 
     with pytest.raises(RuntimeError):
         list(run(begin(session, drafter, [0, 1], check)))
-    second_request_equals_a_fresh_engine(session, drafter, [0, 1, 2])
+    second_request_equals_a_fresh_engine(session, drafter)
 
 
 @settings(max_examples=60, deadline=None)

@@ -124,6 +124,23 @@ def test_a_longer_copy_takes_the_place_of_one_that_it_covers():
     assert len(covered) == 1
 
 
+@pytest.mark.parametrize(
+    ("rest", "both"), [(MIN_TOKENS - 1, False), (MIN_TOKENS, True), (100, True), (140, True)]
+)
+def test_two_that_only_begin_alike_are_both_kept(rest, both):
+    """However large the share that they have in common: what counts is what would have to be read again."""
+    prefixes, session = fake()
+    system = conversation(1, 100)
+    left, right = ([*system, *[last] * rest] for last in (2, 3))
+    for prompt in (left, right, conversation(6)):
+        ask(prefixes, session, prompt)
+    assert sum(kept.tokens[0] == 1 for kept in prefixes._kept) == (2 if both else 1)
+    assert ask(prefixes, session, left) == (len(left) - 1 if both else len(system))
+    if both:
+        ask(prefixes, session, conversation(6))
+        assert ask(prefixes, session, right) == len(right) - 1
+
+
 def test_memory_that_cannot_be_cut_is_used_whole_or_not_at_all():
     prefixes, session = fake(whole=True)
     a, b = conversation(1), conversation(2)

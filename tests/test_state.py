@@ -62,10 +62,25 @@ def test_the_next_row_is_the_one_without_the_detour(files, name):
         assert np.array_equal(again, expected)
 
 
-@pytest.mark.parametrize(("length", "kept"), [(60, 60), (50, 0), (40, 0), (0, 0)])
-def test_a_window_that_was_saved_is_not_cut_to_cells_that_it_lacks(files, length, kept):
-    """A saved sliding window holds its last cells only: cut to 40, nothing is there, and nobody says so."""
-    tokens = [7 * index % 250 for index in range(60)]
+@pytest.mark.parametrize(
+    ("saved_tokens", "length", "kept"),
+    [
+        (60, 60, 60),
+        (60, 59, 59),  # the next token, the 60th, looks back on 15 others: cells 44 to 58
+        (60, 58, 0),
+        (60, 57, 0),
+        (60, 50, 0),
+        (60, 40, 0),
+        (60, 0, 0),
+        (17, 16, 16),
+        (17, 15, 0),
+        (16, 15, 15),  # nothing was left out
+        (16, 3, 3),
+    ],
+)
+def test_a_window_that_was_saved_is_not_cut_to_cells_that_it_lacks(files, saved_tokens, length, kept):
+    """A saved sliding window holds its last 16 cells only: cut to 40, nothing is there, and nobody says so."""
+    tokens = [7 * index % 250 for index in range(saved_tokens)]
     with opened(files["gemma"]) as context:
         _, data = saved(context, tokens)
         session = Session(context)

@@ -228,7 +228,8 @@ class Context:
     def _holds_window(self, sequence_id: int, length: int) -> bool:
         """Whether the next token finds all that its sliding window reaches."""
         first = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence_id))
-        return self.length(sequence_id) == length and first <= max(length - self.weights.n_swa, 0)
+        reaches_to = length - self.weights.n_swa + 1  # the window counts the token that looks back
+        return self.length(sequence_id) == length and first <= max(reaches_to, 0)
 
     def _forget(self, sequence_id: int) -> int:
         self._lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
