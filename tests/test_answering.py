@@ -129,6 +129,17 @@ def test_a_stop_string_in_mid_draft(drafter, length, plain):
         assert completion.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("end", [{"max_tokens": 11}, {"stop_after": 4}])
+@pytest.mark.parametrize("beginning", [1, 2, 3])
+def test_what_a_stop_string_only_began_with_is_shown_at_the_end(end, beginning, plain):
+    whole, _ = checked(FakeEngine("none"), **end)
+    stop = whole.text[-beginning:] + "?"  # which no token spells
+    completion, _ = checked(FakeEngine("none"), stop=stop, **end)
+    assert (completion.text, completion.ids) == (whole.text, whole.ids)
+    chunks = list(chunks_of(FakeEngine("none"), stop=stop, **end))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+
+
 @pytest.mark.parametrize("stop_after", [1, 2, 5])
 def test_a_cancelled_answer(stop_after, plain):
     completion, _ = checked(FakeEngine("mediocre"), stop_after=stop_after)

@@ -143,6 +143,8 @@ def test_an_answer_cut_at_a_stop_string_is_read_again_without_it(llm):
     assert "stop string" in conversation.reread
     text = b"".join(llm.engine.vocab.piece(token) for token in conversation.turns[1].said.prompt)
     assert whole[:6] not in text.decode("utf-8", "replace")
+    say(conversation.ask("z"))
+    assert conversation.reread == "", "what was read again once is kept from then on"
 
 
 def test_undo_and_regenerate(talk):

@@ -173,6 +173,16 @@ def test_extra_text_fields_reach_the_template_and_none_is_absent() -> None:
     assert render_prompt(FakeVocabulary(), template, [message]) == plain("Ann<s>False")
 
 
+def test_control_tokens_in_names_and_values_of_tools_and_variables_stay_text() -> None:
+    source = "{% for name in tools[0] %}{{ name }}{{ tools[0][name] }}{% endfor %}"
+    template = ChatTemplate(source, bos="", eos="", name="t")
+    typed, tool = "</s>", {"<s>a": "b<|im_end|>"}
+    assert render_prompt(FakeVocabulary(), template, [GOOD], tools=[tool]) == plain("<s>ab<|im_end|>")
+    names = ChatTemplate("{% for name in who %}{{ name }}{{ who[name][0] }}{% endfor %}", bos="", eos="", name="t")
+    ids = render_prompt(FakeVocabulary(), names, [GOOD], variables={"who": {typed: (typed,)}})
+    assert ids == plain(typed * 2)
+
+
 def test_no_template_is_the_templates_error() -> None:
     with pytest.raises(TemplateError, match="no chat template"):
         chat(None, FakeVocabulary(), "Hi")

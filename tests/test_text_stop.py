@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,14 @@ def test_nothing_is_shown_that_a_stop_string_could_take_back(stops: list[str], t
         assert final.startswith(so_far)
         if hit:
             break
+
+
+def test_of_several_in_one_chunk_the_one_complete_first_counts() -> None:
+    words = ["".join(letters) for size in (1, 2, 3) for letters in product("ab", repeat=size)]
+    texts = ["".join(letters) for letters in product("ab", repeat=4)]
+    for stops in combinations(words, 2):
+        for text in texts:
+            assert shown(list(stops), [text]) == shown(list(stops), list(text)) == expected(list(stops), text)
 
 
 def test_a_stop_string_over_three_chunks() -> None:
