@@ -29,6 +29,7 @@ def test_padding_finds_the_cheapest_width_within_the_limit():
     costs = table(CURVES["Q4_0"])
     assert costs.padded_width(2, 32) == 4
     assert costs.padded_width(2, 3) == 2
+    assert costs.padded_width(2, 4) == 4
     assert costs.padded_width(4, 32) == 4
 
 
@@ -52,7 +53,8 @@ def test_json_round_trip():
 @pytest.mark.parametrize(
     "data",
     [{}, {"seconds": {}}, {"seconds": {"2": 1.0}, "slope": 0, "row_slope": 0}, {"seconds": 5},
-     {"seconds": {"1": -1.0}, "slope": 0, "row_slope": 0}, {"seconds": {"1": "x"}, "slope": 0, "row_slope": 0}],
+     {"seconds": {"1": -1.0}, "slope": 0, "row_slope": 0},
+     {"seconds": {"1": 1.0, "4": 0.0}, "slope": 0, "row_slope": 0}, {"seconds": {"1": "x"}, "slope": 0, "row_slope": 0}],
 )  # fmt: skip
 def test_damaged_data_is_refused(data):
     with pytest.raises((ValueError, KeyError, TypeError)):
