@@ -75,6 +75,18 @@ CASES = [
     ('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("add", '{"a": 1}')]),
     ('<tool_call>{"name": "add", "arguments": {"a": [1, {}]} }</tool_call>', "", [("add", '{"a": [1, {}]}')]),
     ('<tool_call>{"name": "add", "arguments": {"a": 1', "", [("add", '{"a": 1')]),
+    (
+        r'<tool_call>{"name": "add", "arguments": {"b": "C:\\"}}</tool_call>'
+        r'<tool_call>{"name": "add", "arguments": {"b": "\\\"}"}}</tool_call>',
+        "",
+        [("add", r'{"b": "C:\\"}'), ("add", r'{"b": "\\\"}"}')],
+    ),
+    # of a key that comes twice the first counts: it was given out when the second came
+    (
+        '<tool_call>{"name": "add", "arguments": {"a": 1}, "arguments": {"a": 22}, "name": "x"}</tool_call>',
+        "",
+        [("add", '{"a": 1}')],
+    ),
     # Qwen3-Coder
     (f"<tool_call>\n{tagged('weather', city='Ulm')}\n</tool_call>", "", [("weather", CITY)]),
     (
