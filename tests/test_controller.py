@@ -63,7 +63,9 @@ def test_a_new_answer_begins_as_the_first_one():
         control.observe(step(1, num_drafted=2, seconds=3.0, target=1.0))
     control.begin()
     assert control.average.value == fresh.average.value
-    assert all(control.predictors[MODEL].predict(c) == fresh.predictors[MODEL].predict(c) for c in CONFIDENCES)
+    assert all(
+        control.predictors[MODEL].predict(c) == fresh.predictors[MODEL].predict(c) for c in CONFIDENCES
+    )
     assert (control.ledger, control.rate(0)) == (fresh.ledger, pytest.approx(1 / control.target.time(1)))
     assert tokens_to_the_next_probe(control) == FIRST_PROBE
 

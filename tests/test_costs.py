@@ -54,7 +54,8 @@ def test_json_round_trip():
     "data",
     [{}, {"seconds": {}}, {"seconds": {"2": 1.0}, "slope": 0, "row_slope": 0}, {"seconds": 5},
      {"seconds": {"1": -1.0}, "slope": 0, "row_slope": 0},
-     {"seconds": {"1": 1.0, "4": 0.0}, "slope": 0, "row_slope": 0}, {"seconds": {"1": "x"}, "slope": 0, "row_slope": 0}],
+     {"seconds": {"1": 1.0, "4": 0.0}, "slope": 0, "row_slope": 0},
+     {"seconds": {"1": "x"}, "slope": 0, "row_slope": 0}],
 )  # fmt: skip
 def test_damaged_data_is_refused(data):
     with pytest.raises((ValueError, KeyError, TypeError)):

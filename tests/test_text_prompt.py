@@ -178,7 +178,9 @@ def test_control_tokens_in_names_and_values_of_tools_and_variables_stay_text() -
     template = ChatTemplate(source, bos="", eos="", name="t")
     typed, tool = "</s>", {"<s>a": "b<|im_end|>"}
     assert render_prompt(FakeVocabulary(), template, [GOOD], tools=[tool]) == plain("<s>ab<|im_end|>")
-    names = ChatTemplate("{% for name in who %}{{ name }}{{ who[name][0] }}{% endfor %}", bos="", eos="", name="t")
+    names = ChatTemplate(
+        "{% for name in who %}{{ name }}{{ who[name][0] }}{% endfor %}", bos="", eos="", name="t"
+    )
     ids = render_prompt(FakeVocabulary(), names, [GOOD], variables={"who": {typed: (typed,)}})
     assert ids == plain(typed * 2)
 
