@@ -14,7 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from localspec import LLM
-from localspec.errors import EngineBusy, EngineClosed, InvalidRequest, LocalspecError, ModelLoadError
+from localspec.errors import (
+    ContextFull,
+    DecodeError,
+    EngineBusy,
+    EngineClosed,
+    InvalidRequest,
+    LocalspecError,
+    ModelLoadError,
+)
 from localspec.llama import backend
 from localspec.llama.vocabulary import LONGEST_TEXT
 from localspec.llama.weights import Weights
@@ -61,6 +69,49 @@ def test_one_stream_can_be_cancelled_and_not_the_next(llm, plain):
     first.cancel()
     assert list(first)[-1].completion.finish_reason == "cancelled"
     assert list(second)[-1].completion.ids == plain
+
+
+@pytest.mark.parametrize("victim", ["target", "draft"])
+@pytest.mark.parametrize("when", [1, 3])
+@pytest.mark.parametrize(
+    ("code", "cancelled", "ends"),
+    [
+        (2, False, "cancelled"),
+        (2, True, "cancelled"),
+        (1, False, ContextFull),
+        (1, True, "cancelled"),
+        (-3, False, DecodeError),
+        (-3, True, "cancelled"),
+        (-1, False, DecodeError),
+        (-1, True, "cancelled"),
+        (3, False, DecodeError),
+        (0, True, "cancelled"),
+    ],
+)
+def test_what_a_pass_returns_is_told_by_whether_it_was_cancelled(
+    llm, plain, monkeypatch, victim, when, code, cancelled, ends
+):
+    """A pass that was told to end may end with any code, and one that failed by itself says so."""
+    context, passes = getattr(llm.engine, victim), []
+    real = context._timed_pass
+
+    def some_pass(wait):
+        passes.append(wait)
+        if len(passes) < when:
+            return real(wait)
+        if cancelled:
+            llm.cancel()
+        return code or real(wait)
+
+    monkeypatch.setattr(context, "_timed_pass", some_pass)
+    if isinstance(ends, str):
+        assert llm.generate("abc", max_tokens=50, **GREEDY).finish_reason == ends
+    else:
+        with pytest.raises(DecodeError) as caught:
+            llm.generate("abc", max_tokens=50, **GREEDY)
+        assert type(caught.value) is ends and caught.value.code == code
+    monkeypatch.undo()
+    assert llm.generate("abc", max_tokens=50, **GREEDY).ids == plain
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
