@@ -113,3 +113,16 @@ def test_cancel_all_stops_the_passes_of_who_has_the_engine_for_itself_and_lets_i
     with queue.admit(ticket) as mine:
         queue.cancel()
         assert mine and not ticket.cancelled and queue._flag.is_set()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["a short use", "an answer"])
+def test_the_idle_time_begins_anew_behind_every_use(queue: AnswerQueue, kind: str) -> None:
+    freed: list[int] = []
+    queue._left -= 100
+    assert queue.idle_seconds >= 100
+    with queue.using() if kind == "a short use" else queue.admit(queue.ticket()):
+        assert queue.idle_seconds == 0
+        assert not queue.if_idle(0.0, lambda: freed.append(1))
+    assert queue.idle_seconds < 50
+    assert not queue.if_idle(50.0, lambda: freed.append(2)) and queue.if_idle(0.0, lambda: freed.append(3))
+    assert freed == [3]
