@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.decoding.control import FixedPlan
+from localspec.decoding.control import FixedLength, FixedPlan
 from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
+from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
@@ -69,6 +70,24 @@ def test_a_perfect_draft_costs_one_pass_per_token_and_no_repeats():
     context = drafter.session.context
     # Prompt, then per round: the last drafted and the bonus token together, then one by one.
     assert set(context.passes) <= {1, 2, 3} and context.passes.count(3) <= 1
+
+
+@pytest.mark.parametrize("kind", ["perfect", "mediocre"])
+@pytest.mark.parametrize("num_draft_tokens", [1, 2, 4])
+def test_the_draft_forgets_what_does_not_stand_and_no_more(kind, num_draft_tokens):
+    """One cell too few is one token read again in every round: nothing but speed shows it."""
+    drafter, session = make_drafter(kind), Session(FakeContext(TARGET, V))
+    controller, sampler = FixedLength(num_draft_tokens), Sampler(GREEDY)
+    generation = Generation(
+        session, drafter, controller, sampler, [0, 1], rule=RejectionRule(0), check=lambda token: None
+    )
+    kept = set()
+    for step in run(generation):
+        if step.num_drafted and step.finish_reason is None:
+            unread = 2 if step.bonus else 1  # the last drafted token was drawn and never read
+            assert len(drafter.session.tokens) == len(generation.sequence) - unread
+            kept.add(step.num_accepted)
+    assert kept == {num_draft_tokens} if kind == "perfect" else len(kept) > 1
 
 
 def test_acceptance_after_rejections_equals_a_cold_draft():

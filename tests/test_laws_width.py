@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NgramDrafter, NoDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.session import Session
@@ -124,6 +125,25 @@ def test_padding_for_speed_goes_beyond_the_least_width():
     assert max(step.width for step in steps) > 3
     texts = [[token for step in run for token in step.tokens] for run in (usual, steps)]
     assert texts[0] == texts[1]
+
+
+class AsWideAsAllowed(FixedLength):
+    def width(self, width, limit, length):
+        return max(width, limit)
+
+
+@pytest.mark.parametrize("drafter", ["mediocre", "none"])
+@pytest.mark.parametrize("n_batch", [4, 32])
+@pytest.mark.parametrize("n_ctx", [5, 8, 21])
+def test_padding_for_speed_ends_where_the_batch_or_the_context_does(n_ctx, n_batch, drafter, plain):
+    """The fake context refuses a pass beyond either."""
+    context = FakeContext(TARGET, V, n_ctx=n_ctx, n_batch=n_batch)
+    tokens, steps = generate(
+        TARGET, DRAFTERS[drafter](), n_vocab=V, params=GREEDY, controller=AsWideAsAllowed(2),
+        session=Session(context),
+    )  # fmt: skip
+    assert tokens == plain[: n_ctx - 1] and steps[-1].finish_reason == "length"
+    assert max(context.passes) == min(n_batch, n_ctx - 2)
 
 
 def leaves_only_what_was_asked_for(min_width):

@@ -98,6 +98,18 @@ def test_parts_that_do_not_belong_together(first: Path, tmp_path: Path) -> None:
         read_metadata(first)
 
 
+@pytest.mark.parametrize(("number", "count"), [(1, 3), (3, 3), (2, 2), (2, 4)])
+def test_a_part_says_which_of_how_many_it_is(first: Path, number: int, count: int) -> None:
+    second = parts(first)[1]
+    data = second.read_bytes()
+    for key, value in ((b"split.no", number - 1), (b"split.count", count)):
+        at = data.index(key) + len(key) + 4  # behind the type
+        data = data[:at] + struct.pack("<H", value) + data[at + 2 :]
+    second.write_bytes(data)
+    with pytest.raises(ModelFileError, match=f"says to be part {number} of {count}, not 2 of 3"):
+        read_metadata(first)
+
+
 def test_parts_with_too_few_tensors(first: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
