@@ -86,6 +86,34 @@ def test_the_least_recently_used_goes_first():
     assert len(prefixes) == 2
 
 
+def test_each_session_keeps_as_many_of_its_own():
+    prefixes, target = fake(2)
+    draft = Session(SavingContext(random_model(N_VOCAB, 2), N_VOCAB))
+    prefixes.keep_cells_of(draft)
+    for first in (1, 2, 3, 4):
+        prompt = conversation(first)
+        prefixes.switch(prompt)
+        for session in (target, draft):
+            session.forward(prompt[session.align(prompt) :])
+    assert [(kept.owner, kept.tokens[0]) for kept in prefixes._kept] == [(0, 2), (1, 2), (0, 3), (1, 3)]
+    prefixes.switch(conversation(2))
+    assert target.tokens == draft.tokens == conversation(2)
+
+
+def test_the_copies_of_one_session_are_of_no_use_to_another(monkeypatch):
+    prefixes, target = fake()
+    draft = Session(SavingContext(random_model(N_VOCAB, 2), N_VOCAB))
+    prefixes.keep_cells_of(draft)
+    monkeypatch.setattr(target.context, "state_bytes", lambda sequence_id: 2 * BIG)  # too large to be kept
+    for first in (1, 2):
+        prompt = conversation(first)
+        prefixes.switch(prompt)
+        for session in (target, draft):
+            session.forward(prompt[session.align(prompt) :])
+    prefixes.switch(conversation(1))
+    assert (target.tokens, draft.tokens) == (conversation(2), conversation(1))
+
+
 def test_the_bytes_are_bounded():
     room = len(json.dumps(conversation(1)).encode())
     prefixes, session = fake(4, 2 * room)
