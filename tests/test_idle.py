@@ -11,7 +11,9 @@ import weakref
 import pytest
 
 from localspec import LLM
-from localspec.errors import EngineClosed, InvalidRequest, LoadCancelled, ModelFileError
+from localspec.decoding.session import Span
+from localspec.engine.draft_copy import load_engine
+from localspec.errors import DecodeError, EngineClosed, InvalidRequest, LoadCancelled, ModelFileError
 from localspec.system.load_watch import current_watch
 
 from .tinygguf import write_llama, write_trio
@@ -129,6 +131,28 @@ def test_a_file_that_was_replaced_by_another_model_is_not_loaded_again(files, tm
             assert not llm.loaded and len(talk.turns) == 1
         path.write_bytes(files["target"].read_bytes())
         assert llm.generate("abc", **GREEDY).ids == expected
+
+
+def test_another_model_that_was_loaded_in_its_place_does_not_stay_in_memory(files, tmp_path, monkeypatch):
+    """Also while somebody still holds the error, whose frames know it."""
+    path, opened = tmp_path / "here.gguf", []
+    path.write_bytes(files["target"].read_bytes())
+    with LLM.from_files(path, n_ctx=512, draft_tokens=3) as llm:
+        llm.unload()
+        path.unlink()
+        write_llama(path, seed=1, n_vocab=310)
+
+        def noting(*arguments, **options):
+            opened.append(load_engine(*arguments, **options))
+            return opened[-1]
+
+        monkeypatch.setattr("localspec.engine.keeper.load_engine", noting)
+        with pytest.raises(ModelFileError, match="another model") as caught:
+            llm.tokenize("abc")
+        (engine,) = opened
+        with pytest.raises(DecodeError, match="closed"):
+            engine.target.decode([Span(0, (1,), 0, 1)])
+        assert caught.value.remedy
 
 
 def test_close_stops_the_timer_and_an_unloaded_engine_stays_closed(files):

@@ -120,6 +120,20 @@ def test_a_prompt_longer_than_the_batch(n_batch, plain):
     assert sum(step.num_prefilled for step in steps) >= len(prompt) - 1
 
 
+@pytest.mark.parametrize("num_logits", [0, 1, 2])
+def test_of_a_text_read_in_pieces_only_the_last_one_wants_rows(num_logits):
+    """A row costs as much as the rest of its token's pass where the vocabulary is large."""
+
+    class Noting(FakeContext):
+        def decode(self, spans):
+            wanted.append(spans[0].num_logits)
+            return super().decode(spans)
+
+    wanted = []
+    rows = Session(Noting(TARGET, V, n_batch=4)).forward(range(10), num_logits=num_logits)
+    assert wanted == [0, 0, num_logits] and len(rows) == num_logits
+
+
 @pytest.mark.parametrize("n_outputs", [1, 2, 4])
 def test_drafts_respect_the_rows_a_pass_may_return(n_outputs, plain):
     tokens, steps = generate(
