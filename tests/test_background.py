@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from localspec import LLM, LoadCancelled, memory_needed
-from localspec.engine.memory import MemoryEstimate
+from localspec.engine.memory import Load, MemoryEstimate, memory_estimate
+from localspec.engine.options import EngineOptions
 from localspec.errors import (
     EngineBusy,
     InvalidRequest,
@@ -16,6 +17,7 @@ from localspec.errors import (
     ModelLoadError,
     UnknownPair,
 )
+from localspec.gguf.metadata import read_metadata
 from localspec.llama import context, weights
 from localspec.system.load_watch import LoadWatch
 from localspec.system.progress import Progress, Reporter, Stage
@@ -202,6 +204,19 @@ def test_the_estimate_adds_both_models_up(files):
     assert memory_needed(files["target"], n_ctx=512).kv_cache == 2 * alone.kv_cache
     assert memory_needed(files["target"], n_ctx=10**6) == memory_needed(files["target"], n_ctx=512)
     assert memory_needed(files["target"], n_ctx=256, cache_type_v="f32").kv_cache == 1.5 * alone.kv_cache
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "share"), [(0, 1), (1, 2 / 3), (2, 1 / 3), (3, 0), (99, 0), (2**31 - 1, 0)]
+)
+def test_layers_elsewhere_take_no_main_memory(files, gpu_layers, share):
+    """Two layers, and the output as one more."""
+    facts = read_metadata(files["target"])
+    load = Load(facts, EngineOptions().context(256, 1), gpu_layers)
+    assert load.share == pytest.approx(share)
+    estimate = memory_estimate([load])
+    assert estimate.weights == pytest.approx(share * facts.size_bytes, abs=1)
+    assert (estimate.kv_cache > 0) is (estimate.compute > 0) is (share > 0)
 
 
 def test_a_recurrent_model_needs_no_cache(tmp_path):

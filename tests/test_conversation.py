@@ -450,6 +450,39 @@ def test_contents_that_make_no_sense_are_an_error(llm, talk, tmp_path, change):
         Conversation.load(llm, path)
 
 
+def test_cells_that_hold_little_of_it_are_left_where_they_are(llm, talk, tmp_path):
+    """The conversation that answered last has them, and goes on from them."""
+    other = llm.conversation("be brief", **OPTIONS)
+    say(other.ask("something quite different"))
+    talk.save(tmp_path / "talk")
+    other.save(tmp_path / "other")
+    with zipfile.ZipFile(tmp_path / "talk") as left, zipfile.ZipFile(tmp_path / "other") as right:
+        assert left.namelist() == ["conversation.json"]
+        assert right.namelist() == ["conversation.json", "target.kv", "draft.kv"]
+    said = other.ids
+    assert say(other.ask("more")).stats.cached_tokens >= len(said) - 1
+
+
+@pytest.mark.parametrize("accident", [OSError(28, "No space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("moment", ["os.fsync", "pathlib.Path.replace", "zipfile.ZipFile.writestr"])
+def test_a_file_that_was_not_written_leaves_the_one_before_and_nothing_else(
+    talk, tmp_path, monkeypatch, accident, moment
+):
+    path = tmp_path / "c"
+    talk.save(path)
+    before = path.read_bytes()
+
+    def fail(*_arguments: object) -> None:
+        raise accident
+
+    monkeypatch.setattr(moment, fail)
+    with pytest.raises((ConversationFileError, KeyboardInterrupt)):
+        talk.save(path)
+    monkeypatch.undo()
+    assert [file.name for file in tmp_path.iterdir()] == ["c"] and path.read_bytes() == before
+    talk.save(path)
+
+
 @pytest.mark.parametrize("place", ["prompt", "ids"])
 @pytest.mark.parametrize("token", [-1, "one too many", True, 5.0, "5", None])
 def test_ids_that_the_vocabulary_lacks_are_an_error_wherever_they_stand(llm, talk, tmp_path, place, token):
