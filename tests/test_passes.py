@@ -1,0 +1,113 @@
+"""A pass of llama.cpp's context: which rows come back, for any spans, padding and sequences in one pass."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from localspec.compute.context_options import ContextOptions
+from localspec.decoding.session import Span
+from localspec.errors import DecodeError
+from localspec.llama.context import Context
+from localspec.llama.weights import Weights
+
+from .tinygguf import write_llama
+
+TEXTS = ((5, 9, 14, 200, 31, 77), (8, 120, 44, 3, 3, 17))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    weights = Weights(write_llama(tmp_path_factory.mktemp("passes") / "tiny.gguf", seed=1))
+    yield weights
+    weights.close()
+
+
+@contextmanager
+def opened(weights, **options):
+    context = Context(weights, ContextOptions(**{"n_ctx": 64, "n_sequences": 2, "threads": 1, **options}))
+    try:
+        yield context
+    finally:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def rows(weights):
+    """Row i of each text, read token by token."""
+    with opened(weights) as context:
+        return [
+            [context.decode([Span(which, (token,), at, 1)])[0][0] for at, token in enumerate(text)]
+            for which, text in enumerate(TEXTS)
+        ]
+
+
+def same(found, expected):
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        assert np.allclose(row, other, atol=0.1) and np.argmax(row) == np.argmax(other)
+
+
+@pytest.mark.parametrize("num_padding", [0, 1, 4])
+@pytest.mark.parametrize("num_logits", [0, 1, 2, 6])
+def test_the_last_rows_of_the_tokens_and_none_of_the_padding(weights, rows, num_logits, num_padding):
+    with opened(weights) as context:
+        span = Span(0, TEXTS[0] + (7,) * num_padding, 0, num_logits, num_padding)
+        (found,) = context.decode([span])
+        same(found, rows[0][6 - num_logits :])
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 6), (0, 3), (6, 0)])
+@pytest.mark.parametrize("num_padding", [0, 3])
+def test_spans_of_several_sequences_in_one_pass(weights, rows, counts, num_padding):
+    with opened(weights) as context:
+        spans = [
+            Span(which, text + (7,) * num_padding, 0, count, num_padding)
+            for which, (text, count) in enumerate(zip(TEXTS, counts, strict=True))
+        ]
+        for found, expected, count in zip(context.decode(spans), rows, counts, strict=True):
+            same(found, expected[6 - count :])
+        assert context.length(0) == context.length(1) == 6 + num_padding
+
+
+def test_a_pass_asks_for_no_row_of_the_pass_before(weights, rows):
+    """With as many rows as a pass may have, one more would end the process."""
+    with opened(weights, n_outputs=3) as context:
+        first = Span(0, TEXTS[0], 0, 3)
+        for _ in range(2):
+            same(context.decode([first])[0], rows[0][3:])
+            context.truncate(0, 0)
+            found = context.decode([Span(0, (*TEXTS[0][:3], 7, 7, 7), 0, 3, 3)])
+            same(found[0], rows[0][:3])
+            context.truncate(0, 0)
+        assert [bool(wanted) for wanted in context._logits[:6]] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("span", "good"),
+    [
+        (Span(0, (1,) * 16, 48, 1), True),
+        (Span(0, (1,) * 17, 48, 1), False),
+        (Span(1, (1,), 0, 1), True),
+        (Span(2, (1,), 0, 1), False),
+        (Span(-1, (1,), 0, 1), False),
+        (Span(0, (299,), 48, 1), True),
+        (Span(0, (300,), 48, 1), False),
+        (Span(0, (-1,), 48, 1), False),
+        (Span(0, (1,) * 9, 48, 8), True),
+        (Span(0, (1,) * 9, 48, 9), False),
+        (Span(0, (), 48, 0), False),
+    ],
+)
+def test_what_would_end_the_process_is_refused_and_nothing_less(weights, span, good):
+    """48 cells are taken, 64 there; 300 ids, 8 rows, two sequences."""
+    with opened(weights, n_outputs=8) as context:
+        context.decode([Span(0, tuple(range(48)), 0, 0)])
+        if good:
+            assert len(context.decode([span])[0]) == span.num_logits
+        else:
+            with pytest.raises(DecodeError):
+                context.decode([span])
+            assert context.length(0) == 48
