@@ -42,6 +42,8 @@ TARGET = "The context is 128 tokens: target.gguf was trained for no more."
         ((128, 64), [TARGET, DRAFT], (128, 64)),
         ((128, 128), [TARGET], (128, 128)),
         ((128, 200), [TARGET], (128, 128)),
+        ((256, 256), [], (256, 256)),  # just what they were trained for
+        ((512, 256), [], (256, 256)),
     ],
 )
 def test_a_shorter_training_length_is_said_of_the_model_that_has_it(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.llama.backend import TESTED, is_tested
 from localspec.llama.probe import features_of, probe_library
 from tests.fake_llama import fake_llama, without
 
@@ -20,6 +21,23 @@ def child_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return folder
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"),
+    [
+        (TESTED[0], True),
+        (f"{TESTED[0]}+cu124", True),
+        (f"{TESTED[0]}.post1", True),
+        (TESTED[1], False),
+        (f"{TESTED[1]}.dev0", False),
+        ("0.3.9", False),  # numbers, not letters
+        ("0.2.90", False),
+        ("1.0", False),
+    ],
+)
+def test_the_range_of_versions_ends_before_its_second(version: str, tested: bool) -> None:
+    assert is_tested(version) is tested
 
 
 def test_the_true_library_answers() -> None:

@@ -11,6 +11,7 @@ from localspec.compute.context_options import ContextOptions
 from localspec.compute.state import MAGIC, pack, unpack
 from localspec.decoding.session import Session
 from localspec.errors import DecodeError, InvalidRequest, LocalspecError, StateError
+from localspec.llama.cells import put_cells
 from localspec.llama.context import Context
 from localspec.llama.weights import Weights
 
@@ -177,6 +178,26 @@ def test_cells_that_llama_cpp_refuses_leave_an_empty_sequence(files):
             session.restore(PROMPT, pack(facts, cells[: len(cells) // 2]))
         assert session.tokens == [] and context.length(0) == 0
         assert len(session.forward(PROMPT)) == 1
+
+
+@pytest.mark.parametrize("error", [StateError("Half of it is there."), None])
+def test_half_a_state_does_not_stay(files, monkeypatch, error):
+    """Cells that were put in before the fault, or of which llama.cpp says nothing."""
+    with opened(files["llama"]) as context:
+        tokens, data = saved(context)
+        fewer = saved(context, PROMPT[:3], sequence_id=1)[1]
+        session = Session(context)
+        session.tokens = list(tokens)
+
+        def put_half(lib, handle, sequence_id, cells):
+            put_cells(lib, handle, sequence_id, unpack(fewer)[1])
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr("localspec.llama.context.put_cells", put_half)
+        with pytest.raises(StateError):
+            session.restore(tokens, data)
+        assert session.tokens == [] and context.length(0) == 0
 
 
 def test_tokens_that_are_not_those_of_the_state_are_refused(files):
