@@ -121,6 +121,18 @@ def test_a_failed_load_raises_its_own_error_and_frees_the_first_model(files, tmp
         LLM.load_in_background("no-such-pair").result(60)
 
 
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()])
+def test_what_fails_when_both_models_are_there_frees_both(files, opened, monkeypatch, error):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr("localspec.engine.engine.ModelDrafter", fail)
+    with pytest.raises(type(error)) as caught:
+        LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3)
+    assert len(opened) == 4 and all(one._handle is None for one in opened)
+    assert caught.value is error
+
+
 @pytest.mark.parametrize("stage", ["read", "load target"])
 def test_what_a_listener_raises_ends_the_load(files, opened, stage):
     def on_progress(progress):

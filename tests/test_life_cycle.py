@@ -277,6 +277,23 @@ def test_a_text_beyond_all_reason_is_refused(llm):
         llm.stream("x" * (LONGEST_TEXT + 1))
 
 
+@pytest.mark.parametrize("vocab_only", [False, True])
+def test_a_vocabulary_of_closed_weights_says_so(files, vocab_only):
+    """Its memory is gone: whoever still holds it must not ask."""
+    weights = Weights(files["target"], vocab_only=vocab_only)
+    vocabulary = weights.vocabulary
+    assert vocabulary.tokenize("abc", parse_special=False)
+    weights.close()
+    for ask in (
+        lambda: vocabulary.tokenize("abc", parse_special=False),
+        lambda: vocabulary.piece(65),
+        lambda: vocabulary.eog_tokens,
+        lambda: vocabulary.add_bos,
+    ):
+        with pytest.raises(ModelLoadError, match="was closed"):
+            ask()
+
+
 def test_a_failed_load_names_the_true_reason(files):
     with pytest.raises(LocalspecError, match="block size"):
         LLM.from_files(files["target"], cache_type_k="q8_0", draft_tokens=3)

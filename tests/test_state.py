@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.compute.context_options import ContextOptions
-from localspec.compute.state import MAGIC, pack, unpack
+from localspec.compute.state import MAGIC, check_owner, pack, unpack, weights_digest
 from localspec.decoding.session import Session
 from localspec.errors import DecodeError, InvalidRequest, LocalspecError, StateError
 from localspec.llama.cells import put_cells
@@ -163,8 +163,43 @@ def test_what_is_no_bytes_is_refused(files, value):
 def test_a_state_of_something_else_is_refused_by_name(files, name, options, said):
     with opened(files["llama"]) as context:
         tokens, data = saved(context)
-    with opened(files[name], **options) as context, pytest.raises(StateError, match=said):
-        Session(context).restore(tokens, data)
+    with opened(files[name], **options) as context:
+        session = Session(context)
+        session.forward([1, 2])
+        with pytest.raises(StateError, match=said):
+            session.restore(tokens, data)
+        assert session.tokens == [1, 2] and context.length(0) == 2, "it is as it was"
+
+
+@pytest.mark.parametrize("name", ["model", "build", "cache_type_k", "cache_type_v", "repack"])
+def test_every_fact_of_the_owner_counts(files, name):
+    with opened(files["llama"]) as context:
+        _, data = saved(context)
+        facts, cells = unpack(data)
+        for wrong in ({**facts, name: "other"}, {key: value for key, value in facts.items() if key != name}):
+            with pytest.raises(StateError, match=f"{name} is"):
+                context.load_state(pack(wrong, cells))
+        assert context.length(0) == len(PROMPT)
+
+
+@pytest.mark.parametrize("length", [128, 129, -1, 8.0, "8", None])
+def test_a_state_as_long_as_the_context_and_no_longer(length):
+    ours = dict.fromkeys(("model", "build", "cache_type_k", "cache_type_v", "repack"))
+    if length == 128:
+        assert check_owner({**ours, "length": length}, ours, 128) == 128
+    else:
+        with pytest.raises(StateError, match="tokens and the context 128"):
+            check_owner({**ours, "length": length}, ours, 128)
+
+
+def test_models_that_differ_in_their_first_or_last_bytes_alone_are_told_apart(tmp_path):
+    path, whole = tmp_path / "m", bytes(1_000_000)
+    path.write_bytes(whole)
+    first = weights_digest(path, len(whole))
+    assert weights_digest(path, len(whole)) == first != weights_digest(path, len(whole) + 1)
+    for at in (0, 4095, len(whole) - 4096, len(whole) - 1):
+        path.write_bytes(whole[:at] + b"x" + whole[at + 1 :])
+        assert weights_digest(path, len(whole)) != first
 
 
 def test_cells_that_llama_cpp_refuses_leave_an_empty_sequence(files):
