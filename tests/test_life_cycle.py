@@ -294,6 +294,23 @@ def test_a_vocabulary_of_closed_weights_says_so(files, vocab_only):
             ask()
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([(4, "the cause"), (5, "of it"), (3, "a warning"), (4, "what follows from it")], "the cause of it"),
+        ([(3, "first"), (3, "latest"), (2, "chatter"), (1, "more")], "latest"),
+        ([(5, "a continuation of nothing"), (2, "chatter"), (4, "")], ""),
+    ],
+)
+def test_of_what_llama_cpp_logged_the_first_error_is_the_reason(lines, told):
+    backend.forget_log()
+    for level, line in lines:
+        backend._take_in(level, line)
+    assert backend.last_log_line() == told
+    backend.forget_log()
+    assert backend.last_log_line() == ""
+
+
 def test_a_failed_load_names_the_true_reason(files):
     with pytest.raises(LocalspecError, match="block size"):
         LLM.from_files(files["target"], cache_type_k="q8_0", draft_tokens=3)
