@@ -203,6 +203,31 @@ def test_two_loads_at_once_do_not_stop_each_other(files):
         assert llm.generate("abc", **GREEDY).ids
 
 
+def test_a_watch_goes_forward_only_and_ends_what_it_is_told_of_too_late():
+    told: list[tuple[str, float]] = []
+    watch, before, behind = (
+        LoadWatch(lambda *report: told.append(report)),
+        threading.Event(),
+        threading.Event(),
+    )
+    watch.adopt(before)
+    watch.stage("first", 0.0, 0.4)
+    for share in (0.5, 0.25, 7.0, -1.0):
+        assert watch.advance(share)
+    watch.stage("second", 0.1, 0.8)  # begins before the first one ended
+    watch.advance(0.5)
+    watch.say("third")
+    assert [stage for stage, _ in told] == ["first"] * 5 + ["second"] * 2 + ["third"]
+    assert [share for _, share in told] == pytest.approx([0, 0.2, 0.2, 0.4, 0.4, 0.4, 0.45, 0.45])
+    assert not before.is_set()
+    watch.cancel()
+    watch.adopt(behind)
+    assert before.is_set() and behind.is_set() and not watch.advance(1.0)
+    with pytest.raises(LoadCancelled):
+        watch.stage("fourth", 0.8, 1.0)
+    assert told[-1][0] == "third"
+
+
 # Memory
 
 

@@ -216,6 +216,18 @@ def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert (ram.total_memory(), ram.free_memory()) == (8 << 30, 2 << 30)
     statistics.write_text(f"anon 5\ninactive_file {3 << 30}\n")
     assert ram.free_memory() == 5 << 30
+    statistics.write_text(f"inactive_file {1 << 30}\ntotal_inactive_file {2 << 30}\n")
+    assert ram.free_memory() == 4 << 30, "with the groups below it"
+    memory.available = 3 << 30
+    assert ram.free_memory() == 3 << 30, "what the machine has is the limit too"
+    used.write_text(f"{20 << 30}\n")
+    assert ram.free_memory() == 0
+    memory.available, memory.total = 60 << 30, 64 << 30
+    for unlimited in (100 << 30, (1 << 63) - 4096):  # so large a number is how version 1 says it
+        limit.write_text(f"{unlimited}\n")
+        used.write_text("0\n")
+        assert (ram.total_memory(), ram.free_memory()) == (64 << 30, 60 << 30)
+    assert ram.container_limit() is None
 
 
 @pytest.mark.parametrize(("share", "status"), [(0.1, Status.OK), (0.9, Status.NOTE)])

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from localspec import LLM
-from localspec.errors import ModelFileError
+from localspec.errors import ModelFileError, ModelLoadError
 from localspec.gguf.formats import elements_by_type
 from localspec.gguf.metadata import parse_metadata, read_headers, read_metadata
 from localspec.gguf.reader import HeaderIncomplete
 from localspec.gguf.split import PartName, part_name
+from localspec.llama import backend
 from localspec.llama.quantize import requantize
 from tests.tinygguf import write_llama
 
@@ -68,6 +69,24 @@ def test_it_can_be_requantized_into_one_file(first: Path, tmp_path: Path) -> Non
     copy.parent.mkdir()
     requantize(first, copy, "f16")
     assert sum(elements_by_type(copy).values()) == sum(elements_by_type(first).values())
+
+
+@pytest.mark.parametrize("accident", [1, KeyboardInterrupt()])
+def test_a_copy_that_was_not_finished_leaves_nothing(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accident: int | BaseException
+) -> None:
+    def half(_source: bytes, destination: bytes, _params: object) -> int:
+        Path(destination.decode()).write_bytes(b"GGUF")
+        if isinstance(accident, BaseException):
+            raise accident
+        return accident
+
+    copy = tmp_path / "copy" / "tiny.gguf"
+    copy.parent.mkdir()
+    monkeypatch.setattr(backend.library(), "llama_model_quantize", half)
+    with pytest.raises((ModelLoadError, KeyboardInterrupt)):
+        requantize(first, copy, "f16")
+    assert not list(copy.parent.iterdir())
 
 
 def test_a_part_that_is_missing_is_named(first: Path) -> None:
