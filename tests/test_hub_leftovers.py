@@ -17,6 +17,7 @@ from localspec.hub.fetching import pull
 from localspec.store import hfcache
 from localspec.store.store import Store
 from localspec.system import partial
+from localspec.system.disk import disk_errors
 from localspec.system.partial import Partial
 from localspec.system.progress import Progress
 from tests.hubkit import HUB, Recorder, content, hub_of, make_pair, make_wheels, model_file, sandbox
@@ -235,3 +236,26 @@ def test_a_callback_that_fails_while_hashing_loses_nothing(hub: Hub, store: Stor
     assert store.path(FILE) is None
     assert pull(PAIR, store=store, offline=True)[0].read_bytes() == BODY
     assert hub.served == len(BODY)
+
+
+@pytest.mark.parametrize(
+    ("code", "named", "error"),
+    [
+        (errno.ENOSPC, True, DiskFull),
+        (errno.EDQUOT, True, DiskFull),  # a user's share of the disk is as full
+        (errno.EDQUOT, False, DiskFull),
+        (errno.EACCES, True, StoreError),
+        (errno.EROFS, False, StoreError),
+        (errno.EIO, False, StoreError),
+        (errno.EPIPE, False, BrokenPipeError),  # of the caller's progress bar
+    ],
+)
+def test_what_the_disk_refuses_and_what_is_not_the_disks(
+    tmp_path: Path, code: int, named: bool, error: type[Exception]
+) -> None:
+    refused = OSError(code, os.strerror(code), *["some file"] * named)
+    with pytest.raises(error) as caught, disk_errors(tmp_path):
+        raise refused
+    assert type(caught.value) is error
+    if isinstance(caught.value, StoreError):
+        assert caught.value.remedy and ("full" in caught.value.message) is (error is DiskFull)
