@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.request import Chunk, Completion
+from localspec.answers.stream import AnswerStream, Item, Pump
+from localspec.decoding.stats import Stats
 from localspec.errors import EngineBusy, EngineClosed
 
 SECONDS = 60
@@ -126,3 +130,68 @@ def test_the_idle_time_begins_anew_behind_every_use(queue: AnswerQueue, kind: st
     assert queue.idle_seconds < 50
     assert not queue.if_idle(50.0, lambda: freed.append(2)) and queue.if_idle(0.0, lambda: freed.append(3))
     assert freed == [3]
+
+
+# The pump that reads answers for somebody elsewhere
+
+
+class Answers:
+    """Three answers of three chunks each, on one queue. begun: how many were started; complete: those told of."""
+
+    def __init__(self, queue: AnswerQueue) -> None:
+        self.begun = 0
+        self.complete: list[Completion] = []
+        self._queue = queue
+
+    def start(self) -> AnswerStream:
+        self.begun += 1
+        ticket = self._queue.ticket()
+        stream = AnswerStream(self._queue, ticket, self._chunks(ticket))
+        return stream.when_complete(self.complete.append)
+
+    def _chunks(self, ticket: Ticket) -> Iterator[Chunk]:
+        with self._queue.admit(ticket) as mine:
+            said: list[int] = []
+            while mine and len(said) < 3 and not ticket.cancelled:
+                said.append(len(said))
+                yield Chunk(f"{said[-1]}", (said[-1],))
+            reason = "cancelled" if ticket.cancelled else "stop"
+            yield Chunk("", (), Completion("", tuple(said), reason, Stats(), None, "off"))
+
+
+@pytest.mark.parametrize("told", ["cancel", "abandon", ""])
+@pytest.mark.parametrize("moment", [0, 1, 2, 5])
+def test_a_pump_that_is_told_to_end_ends_its_answer_and_begins_no_other(
+    queue: AnswerQueue, told: str, moment: int
+) -> None:
+    """At any moment, also before the first answer began (0). Told of a completion is who has read the answer's end."""
+    answers, items = Answers(queue), []  # type: ignore[var-annotated]
+
+    def deliver(item: Item) -> bool:
+        items.append(item)
+        if told and len(items) == moment:
+            getattr(pump, told)()
+        return True
+
+    pump = Pump([answers.start] * 3, deliver)
+    if told and not moment:
+        getattr(pump, told)()
+    pump.run()
+    completions = [
+        event[1].completion for item in items if (event := pump.received(item)) and event[1].completion
+    ]
+    if not told:
+        assert (
+            [completion.finish_reason for completion in completions]
+            == ["stop"] * 3
+            == ["stop"] * answers.begun
+        )
+        assert answers.complete == completions and items[-1] is None
+        return
+    begun = 2 if moment == 5 else 1
+    assert answers.begun == begun
+    assert len(completions[-1].ids) == (moment - 4 if moment == 5 else moment)
+    assert completions[-1].finish_reason == "cancelled"
+    assert answers.complete == (completions if told == "cancel" else [])
+    with queue.admit(queue.ticket()) as mine:
+        assert mine, "the engine is free"
