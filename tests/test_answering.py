@@ -102,7 +102,7 @@ def test_a_capped_answer(drafter, num_draft_tokens, plain):
         completion, _ = checked(FakeEngine(drafter), num_draft_tokens=num_draft_tokens, max_tokens=max_tokens)
         assert completion.ids == plain.ids[:max_tokens]
         assert completion.logprobs == plain.logprobs[:max_tokens]
-        assert completion.finish_reason == "length"
+        assert (completion.finish_reason, completion.notice) == ("length", "")
 
 
 @pytest.mark.parametrize("drafter", list(DRAFTERS))
@@ -152,6 +152,8 @@ def test_a_full_context(plain):
     completion, _ = checked(FakeEngine("mediocre", n_ctx=12))
     assert completion.ids == plain.ids[:11]
     assert "12 tokens is full" in completion.notice
+    completion, _ = checked(FakeEngine("mediocre", n_ctx=12), max_tokens=10)
+    assert (completion.finish_reason, completion.notice) == ("length", ""), "one more would have fitted"
 
 
 def test_which_tokens_came_from_the_draft():
