@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localspec.errors import NotDownloaded, StoreError
+from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.pairs.catalogue import ModelFile
+from localspec.pairs.pair import LocalSource
 from localspec.store import store as store_module
 from localspec.store.prepared import PreparedDrafts
 from localspec.store.store import Store
 from localspec.system.home import default_home
+from localspec.system.progress import Reporter
 from tests.hubkit import content, make_pair, model_file
 
 BODY = {name: content(seed, 3000) for seed, name in enumerate(("target.gguf", "draft.gguf", "other.gguf"))}
@@ -117,6 +120,21 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("", encoding="utf-8")
     with pytest.raises(StoreError, match="home"):
         Store(tmp_path / "home").prepare()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_wrong_bytes_are_removed_unless_they_are_a_users_own_file(
+    store: Store, tmp_path: Path, own: bool
+) -> None:
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(BODY["other.gguf"])
+    file = replace(FILES["target.gguf"], sources=(LocalSource(str(path)),) if own else ())
+    with pytest.raises(HashMismatch):
+        store.check(file, path, Reporter(path.name, file.bytes, None))
+    assert path.exists() is own
+    path.write_bytes(BODY["target.gguf"])
+    store.check(file, path, Reporter(path.name, file.bytes, None))
+    assert path.exists()
 
 
 def test_remove_keeps_what_another_complete_pair_needs(store: Store) -> None:
