@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.pairs.catalogue import ModelFile
-from localspec.pairs.pair import LocalSource
+from localspec.pairs.pair import HubSource, LocalSource
 from localspec.store import store as store_module
 from localspec.store.prepared import PreparedDrafts
 from localspec.store.store import Store
@@ -99,6 +99,20 @@ def test_what_is_missing_is_named_with_the_command(store: Store) -> None:
     assert "target.gguf" not in caught.value.message
     assert caught.value.remedy == 'Call `localspec.pull("small")`.'
     assert caught.value.command == "Run `localspec pull small`."
+
+
+@pytest.mark.parametrize("fetchable", [True, False])
+def test_a_file_of_ones_own_that_is_gone_is_lost_only_where_nobody_else_has_it(
+    store: Store, tmp_path: Path, fetchable: bool
+) -> None:
+    put(store, PAIR.target)
+    gone = LocalSource(str(tmp_path / "gone.gguf"))
+    elsewhere = (HubSource("org/repo", "0" * 40),) if fetchable else ()
+    pair = make_pair(PAIR.target, replace(FILES["draft.gguf"], sources=(gone, *elsewhere)))
+    with pytest.raises(NotDownloaded if fetchable else StoreError) as caught:
+        store.pair_paths(pair)
+    assert ("localspec pull" in caught.value.remedy) is fetchable
+    assert ("is gone" in caught.value.message) is not fetchable
 
 
 @pytest.mark.parametrize("size", [0, 2999, 3001])
