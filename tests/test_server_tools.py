@@ -259,6 +259,16 @@ def test_an_answer_of_a_given_form_has_no_thoughts(r1):
     assert r1.llm.prompts[0].endswith("<think>\n\n</think>\n\n")
 
 
+@pytest.mark.parametrize(
+    "options", [{"reasoning_effort": "none"}, {"response_format": {"type": "json_object"}}, {}]
+)
+@pytest.mark.parametrize("thinks", [True, False])
+def test_what_the_request_says_of_thinking_itself_holds(qwen, options, thinks):
+    variables = {"chat_template_kwargs": {"enable_thinking": thinks}}
+    qwen.both('{"a": 1}', tools=openai.NOT_GIVEN, extra_body=variables, **options)
+    assert qwen.llm.prompts[0].endswith("</think>\n\n") is not thinks
+
+
 def test_thinking_is_switched_off(qwen):
     for options in (
         {"reasoning_effort": "none"},
