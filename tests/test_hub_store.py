@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.pairs.catalogue import ModelFile
 from localspec.pairs.pair import HubSource, LocalSource
 from localspec.store import store as store_module
+from localspec.store.copying import hashed
+from localspec.store.measurements import Measurements
 from localspec.store.prepared import PreparedDrafts
 from localspec.store.store import Store
 from localspec.system.home import default_home
-from localspec.system.progress import Reporter
+from localspec.system.progress import Progress, Reporter
 from tests.hubkit import content, make_pair, model_file
 
 BODY = {name: content(seed, 3000) for seed, name in enumerate(("target.gguf", "draft.gguf", "other.gguf"))}
@@ -207,3 +211,32 @@ def test_a_journal_counts_only_for_its_own_wheels(store: Store) -> None:
     assert partial.parts("w==1") == [40, 50]
     assert partial.size == 90
     assert partial.parts("w==2") == []
+
+
+@pytest.mark.parametrize("change", ["bytes of the same length", "length", "nothing"])
+def test_a_file_that_changes_while_it_is_hashed_has_no_hash(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "growing.gguf"
+    path.write_bytes(b"a" * 3000)
+
+    def meanwhile(_progress: Progress) -> None:
+        if change != "nothing":
+            path.write_bytes(b"b" * (3000 if "same" in change else 3001))
+            os.utime(path, ns=(1, 1))
+
+    report = Reporter(path.name, 3000, meanwhile)
+    if change == "nothing":
+        assert hashed(path, report) == hashlib.sha256(b"a" * 3000).hexdigest()
+    else:
+        with pytest.raises(StoreError, match="is being changed"):
+            hashed(path, report)
+
+
+@pytest.mark.parametrize("other", [1, 3])
+def test_what_was_measured_in_another_format_is_measured_again(tmp_path: Path, other: int) -> None:
+    facts: dict[str, object] = {"machine": "this one", "threads": 2}
+    Measurements(tmp_path, other).keep(facts, {"seconds": 1})
+    assert Measurements(tmp_path, 2).find(facts) is None and list(Measurements(tmp_path, 2)) == []
+    Measurements(tmp_path, 2).keep(facts, {"seconds": 2})
+    assert (Measurements(tmp_path, 2).find(facts) or {})["seconds"] == 2
+    assert Measurements(tmp_path, 2).find({**facts, "threads": 3}) is None
+    assert Measurements(tmp_path, other).find(facts) is None
