@@ -71,6 +71,14 @@ def test_rm_forgets_the_pair_and_leaves_the_files(shelf: Shelf, mine: tuple[Path
     assert "There is no pair named 'mine'" in run("rm", "mine", "-y").stderr
 
 
+def test_rm_of_a_pair_that_takes_no_room_says_that_it_was_there(
+    shelf: Shelf, mine: tuple[Path, Path]
+) -> None:
+    add("mine", "-m", mine[0])
+    assert run("rm", "mine", "-y").stdout.startswith("Removed mine")
+    assert not (own_folder() / "mine.toml").exists()
+
+
 def test_rm_never_forgets_an_organisations_pair(shelf: Shelf) -> None:
     shelf.fill()
     assert run("rm", "tiny", "-y").exit_code == 0
