@@ -165,6 +165,11 @@ def test_flags_of_processors(tmp_path: Path) -> None:
     found = cpu_features(info)
     assert found is not None
     assert (found["AVX2"], found["SSE3"], found["AVX512"]) == (True, True, False)
+    info.write_text("flags\t\t: avx512f avx512_vnni ssse3\n\n", encoding="utf-8")
+    found = cpu_features(info)
+    assert found is not None
+    names = [name for name, there in found.items() if there]
+    assert names == ["SSSE3", "AVX512", "AVX512_VNNI"], "whole words: no AVX in AVX512"
     info.write_text("Features\t: fp asimd asimddp\n", encoding="utf-8")
     found = cpu_features(info)
     assert found is not None
@@ -294,6 +299,22 @@ def test_the_disk_must_hold_the_default_pair(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
     assert only(folders.check_disk(), "disk").status is status
+
+
+def test_what_is_here_of_the_pair_needs_no_room(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = pair(DEFAULT_PAIR).files
+    assert folders._missing(home) == target.bytes + draft.bytes
+    store = Store(home)
+    store.prepare()
+    path = store.place_of(target)
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(target.bytes)
+    assert folders._missing(home) == draft.bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=draft.bytes - 1))
+    assert only(folders.check_disk(), "disk").status is Status.PROBLEM
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=draft.bytes))
+    assert only(folders.check_disk(), "disk").status is not Status.PROBLEM
 
 
 def test_a_nearly_full_disk_with_the_pair_on_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

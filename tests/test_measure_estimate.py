@@ -120,3 +120,13 @@ def test_impossible_numbers_are_named(ratio: float, verify: dict[int, float] | N
 def test_an_acceptance_is_between_0_and_1(acceptance: float) -> None:
     with pytest.raises(InvalidRequest, match="from 0 to 1"):
         estimate(from_numbers(0.3), [acceptance])
+
+
+@pytest.mark.parametrize(
+    ("cost_ratio", "pays"), [(0.0, 0.0), (0.5, 0.5), (0.99, 0.99), (1.0, None), (1.5, None)]
+)
+def test_a_length_that_gains_nothing_at_best_never_pays(cost_ratio: float, pays: float | None) -> None:
+    """One token drafted where a wider pass is free: it pays from an acceptance that is what it costs, below 1."""
+    found = from_numbers(cost_ratio, longest=1).break_even(1)
+    assert found == (None if pays is None else pytest.approx(pays, abs=1e-9))
+    assert from_numbers(cost_ratio, longest=1).least_break_even() == found

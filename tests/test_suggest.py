@@ -375,6 +375,16 @@ def test_pairs_by_what_they_take(store: Store, models: Path, monkeypatch: pytest
     metadata = read_metadata(models / "small.gguf")
     assert fits[0].needed > metadata.size_bytes
     assert fits[1].needed == pytest.approx(1.15e9)
+    needed = fits[1].needed
+    for share, room in (
+        (0.899, "fits"),
+        (0.901, "fits when memory is freed"),
+        (1.0, "fits when memory is freed"),
+    ):
+        (fit,) = fitting_pairs(
+            [heavy], store, options, total=4 * 10**9, free=int(needed / share), speeds=speeds
+        )
+        assert fit.room == room, "a tenth of the memory is left to passes and other programs"
     doubled = fitting_pairs(
         [heavy], store, EngineOptions(n_ctx=8192), total=2 * 10**9, free=10**8, speeds=speeds
     )
