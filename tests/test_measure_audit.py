@@ -214,6 +214,9 @@ def test_where_two_answers_part() -> None:
     assert text.departs(Answer((1, 5, 3), ended=False)) == 1
     assert text.departs(Answer((1, 2), ended=True)) == 2
     assert Answer((1, 2), ended=True).departs(Answer((1, 2), ended=True)) is None
+    for ended in (True, False):  # one said that this is all, the other was cut off there
+        assert Answer((1, 2), ended=ended).departs(Answer((1, 2), ended=not ended)) == 2
+        assert Answer((), ended=ended).departs(Answer((), ended=not ended)) == 0
 
 
 class KnownRounding(Rounding):

@@ -76,6 +76,22 @@ def test_callbacks_come_behind_bias_and_penalties_and_before_the_grammar():
     assert math.log(result.prob(0) / result.prob(1)) == pytest.approx(14 - 4)
 
 
+@pytest.mark.parametrize("width", [3, 5, 6, 9])
+def test_callbacks_are_given_as_many_logits_as_the_target_has(width):
+    """Whatever the draft's vocabulary: what it lacks is as unlikely as the least of its own."""
+    seen = []
+
+    def callback(ids, row):
+        seen.append(row.copy())
+        row[-1] += 100.0
+
+    row = np.arange(width, dtype=np.float32)
+    made = Sampler(SamplingParams(temperature=0), n_vocab=6, processors=(callback,))(row, [1])
+    (given,) = seen
+    assert given.tolist() == [*row.tolist(), *[0.0] * (6 - width)]
+    assert made.tokens.tolist() == [width - 1], "a token that the draft lacks is none of its own"
+
+
 def test_filters_come_last():
     """top-k counts what is left: a banned end takes no place."""
     made = sampler(top_k=2, ignore_eos=True, eog=EOG)
