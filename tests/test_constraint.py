@@ -255,6 +255,15 @@ def test_forced_spans_end_where_there_is_a_choice():
         assert constraint.allowed([C, c3, a9, C][:count]).sum() == 1
 
 
+def test_of_several_ids_with_one_text_the_lowest_is_meant_and_an_end_is_never_forced():
+    """Also where there is one end only, and nothing but it may follow."""
+    table = TokenTable([b"a", b"b", b"a", b"ab", b"ab", b"", b"end"], frozenset([6]))
+    assert table.longest_pieces(b"abaab") == [3, 0, 3] and table.longest_pieces(b"ba?b") == [1, 0]
+    constraint = constraint_on(table, notations_of_grammar('root ::= "b"'), "grammar")
+    assert constraint.forced([], 4) == (1,)
+    assert constraint.forced([1], 4) == () and constraint.allowed([1]).nonzero()[0].tolist() == [6]
+
+
 def test_ids_without_text_are_never_allowed():
     anything = on_grammar("root ::= [^z]*")
     assert allowed(anything, [A]) == set(range(V)) - {CONTROL, PADDING, PIECES.index(b"\xa9")}

@@ -92,6 +92,20 @@ def test_callbacks_are_given_as_many_logits_as_the_target_has(width):
     assert made.tokens.tolist() == [width - 1], "a token that the draft lacks is none of its own"
 
 
+def test_what_a_callback_does_to_its_ids_reaches_nobody_else():
+    """Not the history of the answer, not the next callback, not the grammar."""
+    seen, history = [], [0, 1, 2]
+
+    def callback(ids, row):
+        seen.append(list(ids))
+        ids.append(3)
+        del ids[0]
+
+    own = {"processors": (callback, callback), "constraint": NoTwice(4)}
+    made = sampler(**own)(ROW, history)
+    assert (history, seen) == ([0, 1, 2], [[0, 1, 2]] * 2) and 3 in ids(made)
+
+
 def test_filters_come_last():
     """top-k counts what is left: a banned end takes no place."""
     made = sampler(top_k=2, ignore_eos=True, eog=EOG)
