@@ -228,3 +228,23 @@ def test_sets_of_characters():
     for low, high in ((0, 0x7F), (0x41, 0x41), (0x7E, 0x81), (0x80, 0x7FF), (0x700, 0x10000), (0xFFFF, LAST)):
         expected = {chr(code).encode()[0] for code in range(low, high + 1) if not 0xD800 <= code <= 0xDFFF}
         assert lead_bytes(ranges_of([(low, high)])) == sum(1 << byte for byte in expected)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "a" x root | ";"\nx ::= "b" | "bc" root "c"',
+        'root ::= [ab]+ root [b] | ";" | "a" "c"',
+        'root ::= "x" | n root n\nn ::= [0-9]+ | "1" "-" "2"',
+    ],
+)
+def test_a_comparison_that_was_given_up_is_not_passed(grammar, monkeypatch):
+    """However early the steps are used up: a lexeme that was not compared to the end may be in another's way."""
+    rules = parse_gbnf(grammar)
+    compared, characters = written(by_lexemes(rules), rules), written(by_characters(rules), rules)
+    found = []
+    for steps in range(1, 60):
+        monkeypatch.setattr("localspec.grammar.lexemes.MOST_STEPS", steps)
+        found.append(written(by_lexemes(rules), rules))
+    assert found[0] == characters != compared == found[-1]
+    assert set(found) == {characters, compared}
