@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 
 from localspec.decoding.control import FixedPlan
 from localspec.decoding.drafting import NgramDrafter, NgramIndex, PredictionDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
-from localspec.decoding.verify import RejectionRule
+from localspec.decoding.sampling import Distribution
+from localspec.decoding.verify import Draft, RejectionRule
 
 from .fakes import model_drafter, random_model
 
@@ -130,3 +133,17 @@ def test_a_draft_whose_ids_are_all_banned_proposes_nothing():
         params = SamplingParams(temperature=0, logit_bias=dict.fromkeys(range(banned), -math.inf))
         assert len(drafter.propose([0, 1], FixedPlan(3), Sampler(params), ROUND).tokens) == expected
         drafter.rollback(1)
+
+
+@pytest.mark.parametrize("drawn", list(product((False, True), repeat=3)))
+@pytest.mark.parametrize("lengths", [(2, 1, 3), (0, 2, 1), (1, 0, 2), (2, 2, 0), (0, 0, 0)])
+def test_a_joined_draft_knows_of_every_token_what_it_was_drawn_from(drawn, lengths):
+    """Copied tokens are certain, whoever copied them, and whatever stands before and behind."""
+    joined, expected = Draft(), []
+    for part, (own, length) in enumerate(zip(drawn, lengths, strict=True)):
+        tokens = tuple(10 * part + index for index in range(length))
+        probs = tuple(Distribution(np.array([token, token + 1]), np.array([0.25, 0.75])) for token in tokens)
+        joined = joined + Draft(tokens, probs if own else None)
+        expected += [(token, 0.25 if own else 1.0) for token in tokens]
+    found = [(token, joined.distribution(at).prob(token)) for at, token in enumerate(joined.tokens)]
+    assert found == expected
