@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from localspec.decoding.noise import Noise, gumbel
 from localspec.decoding.sampling import Distribution
 from localspec.decoding.verify import Draft, Verdict, acceptance, rejection, residual
 
@@ -115,3 +116,16 @@ def test_rows_behind_a_rejection_are_not_read():
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
 def test_sampling_never_returns_an_impossible_token(uniform):
     assert dist(t0=0.0, t3=1.0, t5=0.0).sample(uniform) == 3
+
+
+def test_the_noise_of_a_token_does_not_depend_on_what_was_asked_before():
+    """Draft and target ask for the same position with as many tokens, and not with the same ones."""
+    sets = [np.array(tokens) for tokens in ((1, 2, 3), (1, 2, 4), (2, 3, 4), (1, 2), (7, 8, 9), (1, 2, 3))]
+    noise = Noise(5)
+    for position in (3, 4, 3):
+        for tokens in sets:
+            assert noise.at(position, tokens).tolist() == gumbel(5, position, tokens).tolist()
+    every = np.arange(10)
+    rows = [tuple(gumbel(seed, position, every)) for seed in (5, 6) for position in range(4)]
+    assert len(set(rows)) == len(rows), "each seed and position has noise of its own"
+    assert all(gumbel(5, 3, every)[token] == noise.at(3, np.array([token]))[0] for token in every)
