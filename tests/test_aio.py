@@ -232,6 +232,36 @@ def test_the_loop_runs_on_while_the_model_works(files):
     asyncio.run(main())
 
 
+def test_a_model_that_was_loaded_just_as_its_task_was_cancelled_is_closed(files, monkeypatch):
+    """The load is done, and the loop has not said so yet: nobody else will ever hold that model."""
+    loaded = []
+
+    class Done:
+        def when_done(self, tell):
+            loading.set()
+
+        def cancel(self):
+            return False
+
+        def result(self):
+            loaded.append(LLM.from_files(files["target"], n_ctx=512, draft_tokens=3))
+            return loaded[-1]
+
+    async def main():
+        task = asyncio.create_task(AsyncLLM.load(files["target"]))
+        await loading.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    loading = asyncio.Event()
+    monkeypatch.setattr(LLM, "load_in_background", lambda *_arguments, **_options: Done())
+    asyncio.run(main())
+    (llm,) = loaded
+    with pytest.raises(EngineClosed):
+        llm.tokenize("abc")
+
+
 def test_cancelling_the_load_frees_everything(files):
     async def main():
         stopped = asyncio.Event()

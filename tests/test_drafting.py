@@ -84,6 +84,14 @@ def test_an_id_the_draft_does_not_have_ends_drafting():
     assert propose(drafter, [1, 11]) == []
 
 
+@pytest.mark.parametrize("target_vocab", [3, 8, 11, 12, 20])
+def test_ids_that_only_the_draft_has_are_never_proposed(target_vocab):
+    """However likely it finds them: the target has no row for them."""
+    drafter = model_drafter(lambda prefix: np.arange(12, dtype=np.float32), 12, target_vocab=target_vocab)
+    drafter.begin([1, 2])
+    assert propose(drafter, [1, 2]) == [min(target_vocab, 12) - 1] * 3
+
+
 def test_drafting_ends_after_an_end_of_generation():
     model = random_model(8, 1)
     drafter = model_drafter(model, 8)
