@@ -102,3 +102,15 @@ def test_measuring_ends_when_its_time_is_over():
     context = TimedContext(clock, slow, lambda length: row((length,)))
     calibrate(context, verifies=True, clock=clock, repeats=50, max_seconds=30)
     assert clock.now < 5 * sum(slow.time(width) for width in WIDTHS) + slow.time(288)
+
+
+@pytest.mark.parametrize(("slope", "found"), [(-1e-5, 0.0), (0.0, 0.0), (1e-6, 1e-6), (1.0, 0.0225 / 4000)])
+def test_a_longer_context_never_makes_a_pass_cheaper_and_never_absurdly_dear(slope, found):
+    """A machine that got calmer, or busier, between the two measurements."""
+    step, widths = CURVES["Q4_0"]
+    true = CostTable({n: step * v for n, v in widths.items()}, slope=slope)
+    clock, row = Clock(), random_model(8, 1)
+    short = true.time(1, 32)
+    measured = calibrate(TimedContext(clock, true, lambda length: row((length,))), verifies=True, clock=clock)
+    expected = found * short / step if slope == 1.0 else found
+    assert measured.table.slope == pytest.approx(expected, rel=1e-3, abs=1e-12)

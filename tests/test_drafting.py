@@ -122,7 +122,7 @@ def test_prediction_is_found_again_after_a_departure():
 def test_a_chain_lets_the_model_go_on_where_copying_ends():
     from localspec.decoding.drafting import ChainDrafter
 
-    model = random_model(8, 1)
+    model = random_model(8, 1, memory=9)  # longer than what is repeated
     chain = ChainDrafter([NgramDrafter(2, 3), model_drafter(model, 8)])
     sequence = [1, 2, 3, 1, 2]
     chain.begin(sequence)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from localspec.decoding.noise import gumbel
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampling import distribution
+from localspec.decoding.seeds import attempt_seed
 from localspec.decoding.verify import RejectionRule
 from localspec.errors import DecodeError, InvalidRequest
 from localspec.text.messages import checked_text
@@ -259,3 +260,10 @@ def test_gumbel_noise_has_its_distribution_and_no_visible_order():
     for shifted in (noise[1:, :] * noise[:-1, :], noise[:, 1:] * noise[:, :-1]):
         assert shifted.mean() - noise.mean() ** 2 == pytest.approx(0, abs=0.03)
     assert not np.isin(gumbel(4, 0, np.arange(200)), noise).any()
+
+
+def test_no_attempt_shares_its_seed_with_another_or_with_that_of_a_seed_nearby():
+    seeds = [attempt_seed(seed, attempt) for seed in range(40) for attempt in range(40)]
+    assert len(set(seeds)) == 1600 and all(0 <= seed < 2**64 for seed in seeds)
+    assert [attempt_seed(2**64 - 1, 0), attempt_seed(7, 0), attempt_seed(None, 3)] == [2**64 - 1, 7, None]
+    assert 0 <= attempt_seed(2**64 - 1, 10**6) < 2**64

@@ -114,3 +114,13 @@ def test_costs_are_learned_from_the_whole_pass():
     step = Step(1, 0, (5,), 0, 0, 0, False, None, 0.0, 2.0, 9.0, batch=Batch(4, 8.0))
     controller.observe(step)
     assert table.time(4) > 4.0  # the pass over four took twice as long as expected
+
+
+@pytest.mark.parametrize("num_prefilled", [0, 2])
+def test_the_first_round_is_the_time_to_the_first_token_whatever_was_cached(num_prefilled):
+    """Of a prompt that is in the cells to its last id, nothing is read ahead of it."""
+    stats = Stats()
+    stats.add(Step(1, 9, (5, 6), num_prefilled, 0, 0, False, None, 0.0, 2.0, 2.0))
+    assert (stats.prefill_seconds, stats.decode_seconds, stats.first_tokens) == (2.0, 0.0, 2)
+    stats.add(Step(1, 10, (7,), 0, 0, 0, False, None, 0.0, 0.5, 0.5))
+    assert (stats.prefill_seconds, stats.decode_seconds, stats.tokens_per_second) == (2.0, 0.5, 2.0)
