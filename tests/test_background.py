@@ -203,29 +203,28 @@ def test_two_loads_at_once_do_not_stop_each_other(files):
         assert llm.generate("abc", **GREEDY).ids
 
 
-def test_a_watch_goes_forward_only_and_ends_what_it_is_told_of_too_late():
-    told: list[tuple[str, float]] = []
-    watch, before, behind = (
-        LoadWatch(lambda *report: told.append(report)),
-        threading.Event(),
-        threading.Event(),
-    )
+def test_a_watch_goes_forward_only_and_ends_what_it_is_told_of_too_late(monkeypatch):
+    monkeypatch.setattr("localspec.system.progress.INTERVAL", 0.0)  # every report, not some ten in a second
+    told: list[Progress] = []
+    watch, before, behind = LoadWatch(told.append), threading.Event(), threading.Event()
     watch.adopt(before)
-    watch.stage("first", 0.0, 0.4)
+    watch.stage(Stage.READ, "first", 0.0, 0.4)
     for share in (0.5, 0.25, 7.0, -1.0):
         assert watch.advance(share)
-    watch.stage("second", 0.1, 0.8)  # begins before the first one ended
+    watch.stage(Stage.LOAD, "second", 0.1, 0.8)  # begins before the first one ended
     watch.advance(0.5)
     watch.say("third")
-    assert [stage for stage, _ in told] == ["first"] * 5 + ["second"] * 2 + ["third"]
-    assert [share for _, share in told] == pytest.approx([0, 0.2, 0.2, 0.4, 0.4, 0.4, 0.45, 0.45])
+    assert [one.stage for one in told] == [Stage.READ] * 5 + [Stage.LOAD] * 3
+    shares = [one.fraction for one in told]
+    assert shares == pytest.approx([0, 0.2, 0.2, 0.4, 0.4, 0.4, 0.45, 0.45])
     assert not before.is_set()
     watch.cancel()
     watch.adopt(behind)
     assert before.is_set() and behind.is_set() and not watch.advance(1.0)
+    count = len(told)
     with pytest.raises(LoadCancelled):
-        watch.stage("fourth", 0.8, 1.0)
-    assert told[-1][0] == "third"
+        watch.stage(Stage.READY, "fourth", 0.8, 1.0)
+    assert len(told) == count
 
 
 # Memory
