@@ -35,6 +35,7 @@ class FakeEngine:
 
     no_draft_reason = ""
     most_draft_tokens = 31
+    draft_stop = None
     draft = None
 
     def __init__(

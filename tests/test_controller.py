@@ -12,7 +12,8 @@ from localspec.decoding.adaptive import (
     model_confidence,
 )
 from localspec.decoding.control import MODEL, NGRAM
-from localspec.decoding.estimates import LEAST_CREDIT, SURPLUS_STEPS, Average, Buckets, CostTable, Ledger
+from localspec.decoding.costs import CostTable
+from localspec.decoding.estimates import LEAST_CREDIT, SURPLUS_STEPS, Average, Buckets, Ledger
 from localspec.decoding.stats import Step
 
 CONFIDENCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 0.95, 0.97, 0.99)

@@ -115,7 +115,7 @@ def test_a_file_of_ones_own_that_is_gone_is_lost_only_where_nobody_else_has_it(
     pair = make_pair(PAIR.target, replace(FILES["draft.gguf"], sources=(gone, *elsewhere)))
     with pytest.raises(NotDownloaded if fetchable else StoreError) as caught:
         store.pair_paths(pair)
-    assert ("localspec pull" in caught.value.remedy) is fetchable
+    assert ("pull" in caught.value.remedy) is fetchable
     assert ("is gone" in caught.value.message) is not fetchable
 
 

@@ -32,18 +32,21 @@ def figures(**values: int | float) -> list[bytes]:
     ]
 
 
-HEADS, EXPERTS = {"attention__head_count": 8}, {"expert_count": 8, "expert_used_count": 2}
+HEADS, EXPERTS = {"attention__head_count": 4}, {"expert_count": 8, "expert_used_count": 2}
 
 
 @pytest.mark.parametrize(
     ("good", "bad"),
     [
-        ({**HEADS, "attention__head_count_kv": 8}, {**HEADS, "attention__head_count_kv": 9}),
+        ({**HEADS, "attention__head_count_kv": 4}, {**HEADS, "attention__head_count_kv": 5}),
         ({"nextn_predict_layers": 1}, {"nextn_predict_layers": 2}),  # of one layer
         ({"expert_count": 1024, "expert_used_count": 1}, {"expert_count": 1025, "expert_used_count": 1}),
         ({"expert_count": 8, "expert_used_count": 8}, {"expert_count": 8, "expert_used_count": 9}),
         ({"expert_count": 8, "expert_used_count": 1}, {"expert_count": 8, "expert_used_count": 0}),
-        ({**EXPERTS, "expert_group_count": 4}, {**EXPERTS, "expert_group_count": 3}),
+        (
+            {**EXPERTS, "expert_group_count": 4, "expert_group_used_count": 2},
+            {**EXPERTS, "expert_group_count": 3, "expert_group_used_count": 2},
+        ),
         (
             {**EXPERTS, "expert_group_count": 4, "expert_group_used_count": 3},
             {**EXPERTS, "expert_group_count": 4, "expert_group_used_count": 4},
