@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,11 @@ from tests.storekit import Shelf, make_shelf
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Several test processes share the cores: threads of the compute library that spin while they wait for one another would
+# take them from each other. Read when the library is loaded.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session")
