@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -34,6 +36,18 @@ def real_paths() -> tuple[Path, Path]:
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """A store of its own, and a tiny pair that is known and not in it."""
     return make_shelf(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty store, and a test that fails where it opens a socket."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "store"))
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 @pytest.fixture(scope="session")

@@ -129,6 +129,12 @@ class ScriptedLLM:
         self.prompts: list[str] = []
         self.calls: list[dict[str, Any]] = []
 
+    def says(self, *answers: str) -> None:
+        """Give these from now on, and forget what was asked."""
+        self.answers = deque(answers)
+        self.prompts.clear()
+        self.calls.clear()
+
     @contextmanager
     def using(self) -> Iterator[Any]:
         """As `LLM.using`."""

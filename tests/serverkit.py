@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,8 @@ from localspec.server.app import create_app
 from localspec.server.serve import Server, tcp_socket
 from localspec.server.service import Service
 from localspec.server.settings import Settings
+
+from .tinygguf import write_llama
 
 QUESTION = [{"role": "user", "content": "hello there"}]
 SECONDS = 60.0
@@ -73,6 +76,17 @@ def ready(server: Running) -> Running:
     wait_until(lambda: server.failures or server.get("/health").status_code == 200)
     assert not server.failures, server.failures
     return server
+
+
+@contextmanager
+def tool_client(folder: Path, template: str) -> Iterator[openai.OpenAI]:
+    """A client of a real engine whose model has a template with tools, and random weights."""
+    path = write_llama(folder / "tiny.gguf", seed=1, template=template, n_ctx_train=2048, ends=True)
+    with (
+        running(lambda: LLM.from_files(path, n_ctx=2048, threads=1, draft_tokens=3)) as server,
+        ready(server).client() as client,
+    ):
+        yield client
 
 
 def wait_until(condition: Callable[[], object]) -> None:

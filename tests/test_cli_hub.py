@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -51,16 +49,6 @@ def hub(files: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
         huggingface_hub.close_session()
-
-
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise AssertionError("a socket was opened")
-
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "store"))
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 def run(*arguments: str) -> Result:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -38,16 +36,6 @@ def hub(tiny: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "store"))
     with hub_of({path.name: path.read_bytes() for path in tiny}, monkeypatch) as server:
         yield server
-
-
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise AssertionError("a socket was opened")
-
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "store"))
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 def shape_of(path: Path) -> Shape:

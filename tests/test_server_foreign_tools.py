@@ -10,11 +10,9 @@ import jsonschema
 import openai
 import pytest
 
-from localspec import LLM
-
 from .scripted_llm import QWEN, ScriptedLLM
-from .serverkit import ready, running
-from .tinygguf import CHATML, write_llama
+from .serverkit import ready, running, tool_client
+from .tinygguf import CHATML
 
 QUESTION = [{"role": "user", "content": "Weather in Ulm?"}]
 AHEAD = {"type": "string", "pattern": "^(?=U)Ulm$"}
@@ -280,14 +278,7 @@ def test_beside_a_form_of_the_answer_each_fault_is_named_where_it_stands(client,
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A real engine whose model has a template with tools, and random weights."""
-    path = write_llama(
-        tmp_path_factory.mktemp("tools") / "tiny.gguf", seed=1, template=QWEN, n_ctx_train=2048, ends=True
-    )
-    with (
-        running(lambda: LLM.from_files(path, n_ctx=2048, threads=1, draft_tokens=3)) as server,
-        ready(server).client() as client,
-    ):
+    with tool_client(tmp_path_factory.mktemp("tools"), QWEN) as client:
         yield client
 
 

@@ -40,9 +40,7 @@ class Serving:
         self.client, self.llm = client, llm
 
     def says(self, *answers: str) -> None:
-        self.llm.answers.clear()
-        self.llm.answers.extend(answers)
-        self.llm.prompts.clear()
+        self.llm.says(*answers)
 
     def chat(self, messages: list[Any], **options: Any) -> Any:
         given = {"model": "tiny", "messages": messages, "tools": [TOOL]} | options

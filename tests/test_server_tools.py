@@ -9,11 +9,9 @@ import jsonschema
 import openai
 import pytest
 
-from localspec import LLM
-
 from .scripted_llm import LLAMA, MISTRAL, QWEN, R1, ScriptedLLM
-from .serverkit import ready, running
-from .tinygguf import CHATML, write_llama
+from .serverkit import ready, running, tool_client
+from .tinygguf import CHATML
 
 QUESTION = [{"role": "user", "content": "Weather in Ulm?"}]
 PARAMETERS = {
@@ -41,10 +39,7 @@ class Serving:
         self.client, self.llm = client, llm
 
     def says(self, *answers: str) -> None:
-        self.llm.answers.clear()
-        self.llm.answers.extend(answers)
-        self.llm.prompts.clear()
-        self.llm.calls.clear()
+        self.llm.says(*answers)
 
     def chat(self, **options: Any) -> Any:
         given = {"model": "tiny", "messages": QUESTION, "tools": TOOLS} | options
@@ -312,14 +307,7 @@ def test_bad_tools_are_named(qwen, options, param):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A real engine whose model has a template with tools, and random weights."""
-    path = write_llama(
-        tmp_path_factory.mktemp("tools") / "tiny.gguf", seed=1, template=QWEN, n_ctx_train=2048, ends=True
-    )
-    with (
-        running(lambda: LLM.from_files(path, n_ctx=2048, threads=1, draft_tokens=3)) as server,
-        ready(server).client() as client,
-    ):
+    with tool_client(tmp_path_factory.mktemp("tools"), QWEN) as client:
         yield client
 
 
