@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 
 import localspec
 from localspec.cli import main, opening
+from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import in_flags
 from localspec.decoding.params import SamplingParams
 from tests.fake_llm import FakeLLM
 
@@ -147,24 +149,39 @@ def test_json_shows_what_was_in_effect() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("--typical 0", "typical_p is 0.0."),
-        ("--typical 1.5", "typical_p is 1.5."),
-        ("--typical nan", "typical_p is nan."),
-        ("--top-nsigma -1", "top_n_sigma is -1.0."),
-        ("--min-tokens -1", "min_tokens is -1."),
-        ("--min-tokens 5 -n 4", "min_tokens is 5."),
-        ("--top-p 2", "top_p is 2.0."),
-        ("-s -1", "seed is -1."),
+        ("--typical 0", "--typical is 0.0."),
+        ("--typical 1.5", "--typical is 1.5."),
+        ("--typical nan", "--typical is nan."),
+        ("--top-nsigma -1", "--top-nsigma is -1.0."),
+        ("--min-tokens -1", "--min-tokens is -1."),
+        ("--min-tokens 5 -n 4", "--min-tokens is 5. It must be at most -n/--max-tokens, 4."),
+        ("--top-p 2", "--top-p is 2.0."),
+        ("-s -1", "-s/--seed is -1."),
+        ("--temp -1", "--temp is -1.0."),
+        ("-c 0", "-c/--ctx-size is 0."),
+        ("-t 0", "-t/--threads is 0."),
+        ("-ctk foo", "-ctk/--cache-type-k is 'foo'."),
+        ("-n 0", "-n/--max-tokens is 0."),
     ],
 )
 def test_a_value_out_of_range_is_one_sentence_before_anything_is_loaded(
     loaded: list[tuple[Any, dict[str, Any]]], arguments: str, sentence: str
 ) -> None:
     result = run(*arguments.split())
-    assert (result.exit_code, result.stdout, loaded) == (1, "", [])
-    first, remedy = result.stderr.splitlines()
-    assert first == f"error: {sentence}"
-    assert remedy.startswith("It must be ")
+    assert (result.exit_code, result.stdout, loaded) == (2, "", [])
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"Error: {sentence}") and " It must be " in last
+
+
+def test_no_argument_of_a_call_is_unknown_to_who_types() -> None:
+    """Every number and word that a load or an answer takes has the flag's own name in what is said of it."""
+    options = ModelOptions(**{name: None for name in ModelOptions.__dataclass_fields__})  # type: ignore[arg-type]
+    switches = {"use_mmap", "prepare_draft"}
+    taken = {*options.engine(), *SamplingParams.__dataclass_fields__} - switches
+    for name in taken - {"logit_bias", "logprobs", "logits_processors"}:
+        assert in_flags(f"{name} is 0.").startswith("-"), name
+    assert in_flags("threads is 99, and 2 are used.") == "-t/--threads is 99, and 2 are used."
+    assert in_flags("seed and temp.") == "seed and temp."
 
 
 @pytest.mark.parametrize(
@@ -180,6 +197,10 @@ def test_a_value_out_of_range_is_one_sentence_before_anything_is_loaded(
         ),
         (("--grammar-file", "no/such.gbnf"), "--grammar-file: 'no/such.gbnf' cannot be read: No such file"),
         (("--json-schema-file", "."), "--json-schema-file: '.' cannot be read"),
+        (
+            ("--no-draft", "--draft-tokens", "3"),
+            "--no-draft drafts nothing, and --draft-tokens 3 asks for drafts",
+        ),
     ],
 )
 def test_wrong_usage_ends_with_2_before_anything_is_loaded(

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from localspec.cli.terminal import drop_output, flushed_output, prepare_streams, printable
-from localspec.errors import LocalspecError
+from localspec.errors import InvalidRequest, LocalspecError
 
 COMMANDS = {
     "chat": "localspec.cli.chat:chat",
@@ -111,12 +111,25 @@ class LazyGroup(click.Group):
                 super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit):
             raise
+        except InvalidRequest as error:
+            self._refuse(ctx, error)
         except (KeyboardInterrupt, click.Abort):
             click.echo(err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
             _give_up(error)
             ctx.exit(1)
+
+    def _refuse(self, ctx: click.Context, error: InvalidRequest) -> None:
+        """Wrong usage where a flag's value is at fault, else an error like any other."""
+        from localspec.cli.options import wrong_usage
+
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        if command is not None and (usage := wrong_usage(error, command)) is not None:
+            usage.ctx = click.Context(command, info_name=command.name, parent=ctx)
+            raise usage from error
+        _give_up(error)
+        ctx.exit(1)
 
 
 @contextlib.contextmanager

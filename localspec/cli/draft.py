@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.model_options import model_of
-from localspec.cli.options import json_option, quiet_option
+from localspec.cli.options import in_flags, json_option, quiet_option
 from localspec.cli.terminal import say, write_json
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
 
     options, warnings = within_machine(EngineOptions(threads=threads))
     for warning in warnings:
-        say(f"warning: {warning}")
+        say(f"warning: {in_flags(warning)}")
     trial = try_draft(path, options, None, notify=(lambda _sentence: None) if quiet else say)
     if as_json:
         write_json({"draft": str(path), **_described(trial)})

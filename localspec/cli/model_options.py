@@ -88,6 +88,12 @@ class ModelOptions:
 
         if self.pair_name() is None:
             self.files()
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise click.UsageError(f"-n/--max-tokens is {self.max_tokens}. It must be at least 1.")
+        if self.no_draft and str(self.draft_tokens) not in ("auto", "off", "0"):
+            raise click.UsageError(
+                f"--no-draft drafts nothing, and --draft-tokens {self.draft_tokens} asks for drafts: give one of them."
+            )
         engine_options({name: value for name, value in self.engine().items() if name != "draft_tokens"})
         self.sampling()
         given = {name: text for name, text in self.answering().items() if name in ("grammar", "json_schema")}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.model_options import ModelOptions
+from localspec.cli.options import in_flags
 from localspec.cli.terminal import ask, busy, can_ask, say
 from localspec.errors import NotDownloaded
 
@@ -86,7 +87,7 @@ def open_quietly(options: ModelOptions, consent: Consent, **further: Any) -> LLM
     """Like `open_engine`, for any thread: no spinner, and warnings as lines. further: arguments for `open_engine`."""
     llm = open_engine(options, _keep_quiet if consent.quiet else _tell, **further)
     for warning in llm.warnings:
-        say(f"warning: {warning}")
+        say(f"warning: {in_flags(warning)}")
     if not consent.quiet:
         say(_introduction(options, llm), dim=True)
     return llm
@@ -111,7 +112,7 @@ def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
         llm = _load(options, consent)
     with contextlib.closing(llm):
         for warning in llm.warnings:
-            say(f"warning: {warning}")
+            say(f"warning: {in_flags(warning)}")
         if not consent.quiet:
             say(_introduction(options, llm), dim=True)
         yield llm

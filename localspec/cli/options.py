@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -12,6 +13,7 @@ import click
 
 from localspec.checks import VERIFY
 from localspec.cli.model_options import ModelOptions
+from localspec.errors import InvalidRequest
 
 Function = Callable[..., Any]
 
@@ -208,3 +210,33 @@ def model_options_with(
         return _PAIR(decorated)
 
     return decorate
+
+
+_ANY = click.command("any")(model_options(lambda _options: None))
+_OTHERWISE = {"n_ctx": "ctx_size", "temperature": "temp", "typical_p": "typical"}
+"""Arguments of calls that are parameters of another name here."""
+
+
+def flags(command: click.Command = _ANY) -> dict[str, str]:
+    """What the command's options are called by who types, by the arguments of calls that they become."""
+    declared = {
+        parameter.name: "/".join(parameter.opts)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name
+    }
+    return declared | {name: declared[other] for name, other in _OTHERWISE.items() if other in declared}
+
+
+def in_flags(sentence: str, command: click.Command = _ANY) -> str:
+    """A sentence that begins with an argument of a call, with the flag in its place; any other as it is."""
+    name, blank, rest = sentence.partition(" ")
+    return f"{flags(command).get(name, name) if rest.startswith('is ') else name}{blank}{rest}"
+
+
+def wrong_usage(error: InvalidRequest, command: click.Command) -> click.UsageError | None:
+    """The error in the words of who typed a flag that cannot be used, or None where no flag is at fault."""
+    if (message := in_flags(error.message, command)) == error.message:
+        return None
+    named = flags(command)
+    remedy = re.sub(r"[a-z]+_\w+", lambda found: named.get(found[0], found[0]), error.command)
+    return click.UsageError(f"{message} {remedy}".rstrip())

@@ -75,11 +75,11 @@ def from_numbers(
     Raises `InvalidRequest` for a number out of range.
     """
     if not 0 <= cost_ratio < float("inf"):
-        raise InvalidRequest(f"The cost ratio is {cost_ratio}.", "It must be a number, 0 or more.")
+        raise InvalidRequest(f"cost_ratio is {cost_ratio}.", "It must be a number, 0 or more.")
     for width, cost in (verify_cost or {}).items():
         if width < 2 or not 0 < cost < float("inf"):
             raise InvalidRequest(
-                f"The verify cost is {cost}@{width}.", "It is COST@WIDTH, COST above 0 and WIDTH 2 or more."
+                f"verify_cost is {cost}@{width}.", "It is COST@WIDTH, COST above 0 and WIDTH 2 or more."
             )
     free = {longest + 1: 1.0}
     return Estimator(cost_ratio, CostTable({1: 1.0, **(verify_cost or free)}), longest)
@@ -96,7 +96,7 @@ def check_acceptances(acceptances: Sequence[float]) -> None:
     """Raise `InvalidRequest` for an acceptance outside 0 to 1."""
     for acceptance in acceptances:
         if not 0 <= acceptance <= 1:
-            raise InvalidRequest(f"The acceptance is {acceptance}.", "It must be a number from 0 to 1.")
+            raise InvalidRequest(f"acceptance is {acceptance}.", "It must be a number from 0 to 1.")
 
 
 def estimate(
