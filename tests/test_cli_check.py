@@ -123,12 +123,15 @@ def test_a_bad_file_is_one_sentence(
         described = of(*arguments)
         assert words in described["sentence"] and "bad.gguf" in described["sentence"]
         assert described["verdict"] == "does not fit" and described["memory"] is None
-        lines = run(*arguments).stdout.splitlines()
-        assert lines == [described["sentence"], described["remedy"], "Verdict: does not fit."]
+        for load in ([], ["--load"]):
+            result = run(*arguments, *load)
+            assert (result.exit_code, result.stdout) == (1, ""), "nothing was judged"
+            assert result.stderr == f"error: {described['sentence']}\n{described['remedy']}\n"
 
 
 def test_a_directory_without_a_slash(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
+    assert run("models").stderr.startswith("error: models is a directory.")
     assert of("models")["sentence"] == "models is a directory."
 
 

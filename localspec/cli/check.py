@@ -39,12 +39,13 @@ def check(
     files. Nothing is loaded without --load, which computes a few tokens in a process of its own: a file on which the
     library ends the process is told in a sentence. Ends with exit code 0 where they fit, 1 where not.
     """
-    judgement, outlook = _judged(target, draft, ctx_size, offline)
+    judgement, outlook = _judged(target, draft, ctx_size, offline, raising=not as_json)
     failure = _loaded(judgement, ctx_size) if with_load and judgement.fits else None
     if as_json:
         load = {"load_error": failure} if with_load else {}
         write_json({**judgement.to_dict(), **_described(outlook), **load})
     else:
+        assert outlook is not None, "a file that cannot be read has raised"
         _show(judgement, outlook)
         if with_load and judgement.fits:
             click.echo(printable(f"Load: {failure or 'it works in a process of its own.'}"))
@@ -67,7 +68,13 @@ def _loaded(judgement: Judgement, n_ctx: int) -> str | None:
     return None
 
 
-def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[Judgement, Prospect | None]:
+def _judged(
+    target: str, draft: str | None, n_ctx: int, offline: bool, *, raising: bool
+) -> tuple[Judgement, Prospect | None]:
+    """The judgement and what the models will take; a program is told as one too what nobody could read.
+
+    raising: such a file is an error, for nothing was judged. Raises ModelFileError then.
+    """
     from pathlib import Path
 
     from localspec.errors import ModelFileError
@@ -77,6 +84,8 @@ def _judged(target: str, draft: str | None, n_ctx: int, offline: bool) -> tuple[
     try:
         ours, theirs = models_named(target, draft, offline=offline)
     except ModelFileError as error:
+        if raising:
+            raise
         return unusable(Path(target), None if draft is None else Path(draft), error), None
     from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
@@ -94,13 +103,12 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
     return {"memory": {**memory, "total": outlook.total}, "expected_speedup": outlook.gain}
 
 
-def _show(judgement: Judgement, outlook: Prospect | None) -> None:
+def _show(judgement: Judgement, outlook: Prospect) -> None:
     lines = [judgement.sentence, *([judgement.command] if judgement.command else [])]
     lines += [f"Verdict: {judgement.verdict}.", ""]
-    if outlook is not None:
-        lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
-        lines += [*_differences(judgement), "", _memory(outlook)]
-        lines += [_gain(outlook)] if judgement.fits else []
+    lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
+    lines += [*_differences(judgement), "", _memory(outlook)]
+    lines += [_gain(outlook)] if judgement.fits else []
     click.echo(printable("\n".join(lines).rstrip()))
 
 
