@@ -192,7 +192,6 @@ def test_input_without_an_end_is_refused_at_a_limit(llm: FakeLLM, monkeypatch: p
             "'Explain this' stands in the place of PAIR. A question goes behind PAIR, or behind -p.",
         ),
         (["why " * 200], "stands in the place of PAIR"),
-        (["-m", "x.gguf", "what is a/b?"], "A question goes behind PAIR, or behind -p."),
     ],
 )
 def test_a_question_in_the_wrong_place_is_told_where_it_goes(arguments: list[str], sentence: str) -> None:
@@ -347,14 +346,14 @@ def test_wrong_usage_ends_with_2(opened: list[ModelOptions], arguments: list[str
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [(["--temp", "-1"], "temperature"), (["-n", "-5"], "max_tokens"), (["--stop", ""], "stop")],
+    [(["--temp", "-1"], "--temp"), (["-n", "-5"], "-n/--max-tokens"), (["--stop", ""], "--stop")],
 )
 def test_a_value_out_of_range_is_refused_before_loading(
     opened: list[ModelOptions], arguments: list[str], name: str
 ) -> None:
     result = run("-p", "hi", *arguments)
-    assert (result.exit_code, opened) == (1, [])
-    assert result.stderr.startswith(f"error: {name} is ")
+    assert (result.exit_code, opened) == (2, [])
+    assert f"Error: {name} is " in result.stderr
 
 
 def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list[ModelOptions]) -> None:
@@ -526,6 +525,58 @@ def test_an_answer_needs_no_standard_error(
         main(["chat", "-p", "say 4"], prog_name="localspec")
     assert (ended.value.code, capsys.readouterr().out) == (0, "4\n")
     disk.given_up = True
+
+
+@pytest.mark.parametrize("words", [["hi"], ["hi", "there"], ["TCP/IP", "is", "what?"], ["what is a/b?"]])
+def test_with_a_target_file_every_word_is_the_question(llm: FakeLLM, words: list[str]) -> None:
+    result = run("-m", "x.gguf", *words)
+    assert (result.exit_code, llm.calls[0]["messages"]) == (0, [{"role": "user", "content": " ".join(words)}])
+    assert run("-m", "x.gguf", *words, "-p", "more").exit_code == 2
+
+
+@pytest.mark.parametrize("word", ["smollm2-135m", "y.gguf", "org/repo:Q4_0"])
+def test_two_models_are_refused_whatever_stands_behind(llm: FakeLLM, word: str) -> None:
+    result = run("-m", "x.gguf", word, "hi")
+    assert (result.exit_code, llm.calls) == (2, [])
+    assert "PAIR and -m/--target both say what to run" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["hello"], ["hello", "there"]])
+def test_a_question_in_the_place_of_pair_is_told_where_it_goes(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error: There is no pair named 'hello'." in result.stderr
+    assert "A question goes behind PAIR, or behind -p." in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["smollm2-135m"], ["smollm2-135m", "-p", ""], ["-m", "x.gguf", " "]]
+)
+def test_without_a_question_it_says_where_one_goes(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: The prompt is empty.\nGive a question behind PAIR, with -p or on standard input.\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["# Read me", "Größe und Maß ü"])
+def test_a_file_on_this_disk_is_no_unknown_pair(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text(text, encoding="utf-8")
+    for arguments in (["chat", "README.md", "hi"], ["show", "README.md"], ["check", "README.md"]):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 1
+        assert "README.md is not a GGUF file: it looks like a text file." in result.stderr, arguments
+        assert "Give the path of a GGUF file" in result.stderr
+
+
+def test_a_pair_goes_before_a_file_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("smollm2-135m").touch()
+    assert CliRunner().invoke(main, ["show", "smollm2-135m"]).stdout.startswith("smollm2-135m: ")
 
 
 def test_tables_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

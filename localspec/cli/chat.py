@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -12,12 +14,16 @@ import click
 from localspec.checks import WHEN_FULL
 from localspec.cli import opening
 from localspec.cli.answer import cut_off, figures, write_out
-from localspec.cli.model_options import ModelOptions
+from localspec.cli.model_options import ModelOptions, names_model
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer, write_json
+from localspec.errors import UnknownPair
 
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
+
+
+ASK = "Give a question behind PAIR, with -p or on standard input."
 
 
 @click.command(short_help="Chat with a model pair, or answer one prompt.")
@@ -55,6 +61,7 @@ def chat(
     output, everything else to standard error. What a file or a pipe gives on standard input is added to the question,
     behind an empty line; < /dev/null adds nothing. Otherwise it is a conversation; /help lists its commands.
     """
+    options, question = _question_beside_files(options, question)
     if prompt is not None and question:
         raise click.UsageError("QUESTION and -p/--prompt both ask something: give one of them.")
     if question:
@@ -63,10 +70,32 @@ def chat(
     consent = opening.Consent(yes=yes, offline=offline, quiet=quiet)
     system = "" if system is None else checked_text("system prompt", system)
     options.check()
-    if prompt is None and is_terminal(sys.stdin):
-        _converse(options, system, when_full, consent, as_json)
-        return
-    _answer_once(options, system, _whole_prompt(prompt), consent, as_json)
+    with _question_explained():
+        if prompt is None and is_terminal(sys.stdin):
+            _converse(options, system, when_full, consent, as_json)
+            return
+        _answer_once(options, system, _whole_prompt(options, prompt), consent, as_json)
+
+
+def _question_beside_files(
+    options: ModelOptions, question: tuple[str, ...]
+) -> tuple[ModelOptions, tuple[str, ...]]:
+    """With -m nothing stands in the place of PAIR: the first word that is no model's name begins the question."""
+    if options.target is None or options.pair is None or names_model(options.pair):
+        return options, question
+    return dataclasses.replace(options, pair=None), (options.pair, *question)
+
+
+@contextlib.contextmanager
+def _question_explained() -> Iterator[None]:
+    """Where no pair has the name, a question may have been meant."""
+    try:
+        yield
+    except UnknownPair as error:
+        hint = "A question goes behind PAIR, or behind -p."
+        raise UnknownPair(
+            error.message, error.remedy, command=f"{error.command} {hint}", **error.data
+        ) from error
 
 
 def _refuse_a_question_as_pair(options: ModelOptions) -> None:
@@ -82,11 +111,17 @@ def _exists(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - that of pathlib raises for a long text
 
 
-def _whole_prompt(given: str | None) -> str:
-    """The question with what is piped in behind it, or that alone. Raises `InvalidRequest`."""
-    prompt = "" if given is None else checked_text("prompt", given)
+def _whole_prompt(options: ModelOptions, given: str | None) -> str:
+    """The question with what is piped in behind it, or that alone. Raises `InvalidRequest`.
+
+    Where there is none, a name that is no pair's was meant to be the question: raises `UnknownPair`.
+    """
+    prompt = "" if given is None else checked_text("prompt", given, ASK)
     piped = "" if is_terminal(sys.stdin) else read_input()
-    if not piped.strip() and given is not None:
+    if not piped.strip():
+        if given is None:
+            opening.check_name(options)
+            checked_text("prompt", "", ASK)
         return prompt
     return checked_text("prompt", f"{prompt}\n\n{piped}" if prompt else piped)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,32 @@ def _text_of(option: str, path: str) -> str:
 
 
 def _is_path(name: str) -> bool:
-    return name.lower().endswith(".gguf") or "/" in name or "\\" in name
+    return name.lower().endswith(".gguf") or "/" in name or "\\" in name or is_other_file(name)
+
+
+def is_other_file(name: str) -> bool:
+    """Whether it is what a file on this disk is called, and no pair: a pair goes before a file of its name."""
+    if not os.path.isfile(name):  # noqa: PTH113 - that of pathlib raises for a long text
+        return False
+    from localspec.hub.named_models import pair_named
+
+    return pair_named(name) is None
+
+
+def names_model(word: str) -> bool:
+    """Whether a word is what a known pair, a GGUF file or a model of a hub is called."""
+    from localspec.errors import UnknownPair
+    from localspec.pairs.catalogue import pair
+
+    from localspec.pairs.reference import parse_reference
+
+    if word.lower().endswith(".gguf") or is_other_file(word) or (":" in word and parse_reference(word)):
+        return True
+    try:
+        pair(word)
+    except UnknownPair:
+        return False
+    return True
 
 
 def model_of(text: str) -> Path | Reference:

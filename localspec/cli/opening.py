@@ -83,6 +83,14 @@ def _find(options: ModelOptions) -> None:
     store.pair_paths(pair(name or _default_pair(), store.home), with_draft=not options.no_draft)
 
 
+def check_name(options: ModelOptions) -> None:
+    """Raise `UnknownPair` where the options name a pair that there is not."""
+    if name := options.pair_name():
+        from localspec.pairs.catalogue import pair
+
+        pair(name)
+
+
 def open_quietly(options: ModelOptions, consent: Consent, **further: Any) -> LLM:
     """Like `open_engine`, for any thread: no spinner, and warnings as lines. further: arguments for `open_engine`."""
     llm = open_engine(options, _keep_quiet if consent.quiet else _tell, **further)

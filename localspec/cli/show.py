@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.holdings import day, described
+from localspec.cli.model_options import is_other_file
 from localspec.cli.options import context_option, json_option
 from localspec.cli.terminal import printable, say, write_json
 
@@ -65,7 +66,8 @@ def _is_file(name: str) -> bool:
     if parse_reference(name) is not None:
         return False
     is_path = "/" in name or "\\" in name
-    return name.lower().endswith(".gguf") or (is_path and user_path(name).is_file())
+    is_file = is_path and user_path(name).is_file()
+    return name.lower().endswith(".gguf") or is_file or is_other_file(name)
 
 
 def _show_file(name: str, ctx_size: int, as_json: bool) -> None:

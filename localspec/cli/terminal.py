@@ -192,10 +192,13 @@ def _read_bytes() -> bytes:
         waiting.cancel()
 
 
-def checked_text(name: str, text: str) -> str:
-    """The text itself. Raises `InvalidRequest` when it is empty or holds bytes that are no UTF-8 (`name`)."""
+def checked_text(name: str, text: str, remedy: str = "Give some text.") -> str:
+    """The text itself. Raises `InvalidRequest` when it is empty or holds bytes that are no UTF-8 (`name`).
+
+    remedy: for an empty one.
+    """
     if not text.strip():
-        raise InvalidRequest(f"The {name} is empty.", "Give some text.", name=name)
+        raise InvalidRequest(f"The {name} is empty.", remedy, name=name)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

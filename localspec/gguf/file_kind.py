@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+
 _DOWNLOAD = "Download the file again."
+_OTHER = "Give the path of a GGUF file; if this should be one, download it again."
 _CONVERT = "localspec runs GGUF files only: convert it, or download the GGUF version."
 
 _PREFIXES: tuple[tuple[bytes, str, str], ...] = (
@@ -17,8 +20,8 @@ _PREFIXES: tuple[tuple[bytes, str, str], ...] = (
     (b"tjgg", "a model in the old GGJT format", _CONVERT),
     (b"fmgg", "a model in the old GGMF format", _CONVERT),
     (b"FUGG", "a GGUF file with its bytes swapped", _DOWNLOAD),
-    (b"\x7fELF", "a program", _DOWNLOAD),
-    (b"%PDF", "a PDF document", _DOWNLOAD),
+    (b"\x7fELF", "a program", _OTHER),
+    (b"%PDF", "a PDF document", _OTHER),
 )
 
 
@@ -33,9 +36,17 @@ def describe(head: bytes) -> tuple[str, str]:
     if head[8:9] == b"{" and head[5:8] == b"\0\0\0":
         return "a safetensors file", _CONVERT
     if text.startswith((b"{", b"[")):
-        return "a JSON text", _DOWNLOAD
+        return "a JSON text", _OTHER
     if not any(head):
         return "empty space (zero bytes), as an unfinished download leaves it", _DOWNLOAD
-    if head.isascii() and all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
-        return "a text file", _DOWNLOAD
+    if _is_text(head):
+        return "a text file", _OTHER
     return f"an unknown binary file (it begins with {head[:4].hex(' ')})", _DOWNLOAD
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # its last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return all(character >= " " or character in "\t\r\n\f" for character in text)
