@@ -80,7 +80,7 @@ def test_a_model_without_a_draft_is_refused(models: list[str]) -> None:
         (["-n", "1"], 2, "'--max-tokens'"),
         (["--no-draft"], 2, "--no-draft"),
         (["--scenario", "poetry"], 1, "There is no scenario 'poetry'."),
-        (["--temp", "-1"], 1, "temperature is -1.0"),
+        (["--temp", "-1"], 2, "--temp is -1.0"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_loaded(

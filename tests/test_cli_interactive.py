@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +20,13 @@ from click.testing import CliRunner
 from localspec import LLM
 from localspec.answers.request import Completion
 from localspec.answers.turn import Turn
+from localspec.cli import interactive, main
 from localspec.cli.answer import MEANINGS, cut_off, explained, figures, write_out
 from localspec.cli.interactive import COMMANDS, Chat
 from localspec.cli.line_editor import History, history_path
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
-from localspec.cli.terminal import printable
+from localspec.cli.terminal import printable, wrapped
 from localspec.decoding.seeds import attempt_seed
 from localspec.decoding.stats import Stats
 from localspec.errors import PromptTooLong, StoreError
@@ -132,6 +137,91 @@ def test_a_full_context_names_the_commands_that_help(capsys: Capture) -> None:
     assert "-c/--ctx-size" in said
     assert "n_ctx" not in said
     assert questions(chat) == ["three"]
+
+
+# --- A narrow terminal
+
+
+class Narrow(io.StringIO):
+    """A terminal of 60 columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Narrow]:
+    def streams() -> Narrow:
+        monkeypatch.setenv("COLUMNS", "60")
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setattr(interactive, "busy", contextlib.nullcontext)
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, Narrow())
+        assert isinstance(sys.stderr, Narrow)
+        return sys.stderr
+
+    return streams
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["/help"],
+        ["say one", "/stats"],
+        ["full"],
+        ["fail"],
+        ["/nothing of that name"],
+        ["/full nothing of that kind, really nothing of that kind"],
+    ],
+)
+def test_what_the_chat_says_is_broken_at_words(
+    capsys: Capture, narrow: Callable[[], Narrow], lines: list[str]
+) -> None:
+    converse(*lines)
+    whole = capsys.readouterr().err
+    shown = narrow()
+    converse(*lines)
+    assert all(len(line) <= 60 for line in shown.getvalue().splitlines())
+    words = [re.sub(r"\d[\d.]*", "0", text).split() for text in (shown.getvalue(), whole)]
+    assert words[0] == words[1], "each word is there, and whole"
+
+
+def test_help_and_figures_keep_a_column_for_the_names(narrow: Callable[[], Narrow]) -> None:
+    shown = narrow()
+    converse("/help", "say one", "/stats")
+    lines = shown.getvalue().splitlines()
+    for name, column in (("/draft", 26), ("  prefill seconds", 33), ("  tokens per second", 33)):
+        (place,) = [index for index, line in enumerate(lines) if line.strip().startswith(name.strip())]
+        if not lines[place + 1].lstrip().startswith(("/", "decode", "acceptance")):
+            assert lines[place + 1].startswith(" " * column)
+    assert any(line.startswith(" " * 26) for line in lines) and any(
+        line.startswith(" " * 33) for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["chat", "--top-p", "7"], ["chat", "-x"], ["show", "no such pair at all"]]
+)
+def test_errors_are_broken_at_words(narrow: Callable[[], Narrow], arguments: list[str]) -> None:
+    shown = narrow()
+    with pytest.raises(SystemExit):
+        main(arguments)
+    lines = shown.getvalue().splitlines()
+    assert lines and all(len(line) <= 60 for line in lines)
+    assert not any(line.endswith(("-", "qwen")) for line in lines)
+
+
+def test_what_is_to_be_copied_is_never_broken() -> None:
+    path = "/home/somebody/models/" + "x" * 60 + ".gguf"
+    text = f"{path} is damaged: run `localspec pull qwen2.5-coder-1.5b` to have another one."
+    lines = wrapped(text, 40).splitlines()
+    assert path in lines
+    assert any("`localspec pull qwen2.5-coder-1.5b`" in line for line in lines)
+    assert " ".join(lines) == text
+    assert wrapped(text, None) == text
+    assert wrapped("  name  " + "word " * 9, 12, hang=8).splitlines()[1] == "word word", (
+        "too narrow for a column"
+    )
 
 
 # --- Ctrl-C

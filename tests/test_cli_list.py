@@ -14,7 +14,8 @@ import pytest
 
 from localspec import LLM
 from localspec.cli import listing
-from localspec.cli.listing import HEADINGS, table
+from localspec.cli.listing import HEADINGS
+from localspec.cli.tables import table
 from localspec.engine import measured_costs as calibration
 from localspec.errors import PairingError
 from localspec.pairs.catalogue import own_folder

@@ -175,7 +175,7 @@ def test_a_value_out_of_range_is_one_sentence_before_anything_is_loaded(
 
 def test_no_argument_of_a_call_is_unknown_to_who_types() -> None:
     """Every number and word that a load or an answer takes has the flag's own name in what is said of it."""
-    options = ModelOptions(**{name: None for name in ModelOptions.__dataclass_fields__})  # type: ignore[arg-type]
+    options = ModelOptions(**dict.fromkeys(ModelOptions.__dataclass_fields__))  # type: ignore[arg-type]
     switches = {"use_mmap", "prepare_draft"}
     taken = {*options.engine(), *SamplingParams.__dataclass_fields__} - switches
     for name in taken - {"logit_bias", "logprobs", "logits_processors"}:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from localspec.cli import main, tables
+from localspec.cli import main, tables, terminal
 from localspec.engine import measured_costs as calibration
 from localspec.engine.libraries import preferred
 from localspec.engine.options import EngineOptions
@@ -446,16 +446,18 @@ def test_a_narrow_window_cuts_no_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [f"qwen2.5-coder-{size}-instruct-q4_k_m.gguf" for size in ("0.5b", "1.5b", "3b")]
-    monkeypatch.setattr(tables, "is_terminal", lambda _: True)
+    monkeypatch.setattr(terminal, "is_terminal", lambda _: True)
     monkeypatch.setenv("COLUMNS", "60")
     tables.show_table(
         ("draft", "size", "where", "expected here", "verdict"),
         [(name, "491 MB", "Hugging Face cache", "not measured", "fits") for name in names],
     )
     shown = capsys.readouterr().out
-    assert "…" not in shown
-    first = "".join(line.split("   ")[0].strip() for line in shown.splitlines())
-    assert all(name in first for name in names), shown
+    assert [line for line in shown.splitlines() if not line.startswith("  ")] == names
+    assert "  size 491 MB, where Hugging Face cache, expected here not\n  measured, verdict fits\n" in shown
+    monkeypatch.setenv("COLUMNS", "120")
+    tables.show_table(("draft", "size"), [(names[0], "491 MB")], title="Drafts")
+    assert "draft" in capsys.readouterr().out.splitlines()[2], "where there is room it is a table"
 
 
 # The command

@@ -12,7 +12,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, model_options_with, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import write_json
+from localspec.cli.terminal import tell, write_json
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "draft_tokens": {
@@ -95,7 +95,7 @@ def acceptance(
 
 def _show(result: Mapping[str, Any]) -> None:
     entries = {**result["scenarios"], "all": result["all"]}
-    click.echo(
+    tell(
         f"{result['pair']} at temperature {result['temperature']:g}; "
         f"a round drafts {result['draft_tokens']} tokens, ± is the standard error"
     )

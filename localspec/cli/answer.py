@@ -130,7 +130,7 @@ def _tokens(count: int) -> str:
 MEANINGS = {
     "prompt_tokens": "of the prompt, with the conversation so far",
     "cached_tokens": "of these, not read again",
-    "tokens": "of the answer: accepted+recovered+bonus+plain",
+    "tokens": "accepted + recovered + bonus + plain",
     "first_tokens": "of these, from the last pass over the prompt",
     "rounds": "passes of the target that gave tokens",
     "drafted": "tokens proposed to the target",
@@ -143,6 +143,7 @@ MEANINGS = {
     "target_seconds": "in passes of the target",
     "draft_seconds": "in drafting",
     "other_seconds": "in all else, such as choosing tokens",
+    "draft_ended_at": "tokens until the draft ended; -: it did not",
     "tokens_per_second": "behind the first tokens, by decode seconds",
     "acceptance_rate": "accepted / drafted",
     "mean_acceptance_length": "tokens / rounds; plain decoding has 1",

@@ -17,7 +17,14 @@ from typing import Any
 
 import click
 
-from localspec.cli.terminal import drop_output, flushed_output, prepare_streams, printable
+from localspec.cli.terminal import (
+    columns_of,
+    drop_output,
+    flushed_output,
+    prepare_streams,
+    printable,
+    wrapped,
+)
 from localspec.errors import InvalidRequest, LocalspecError
 
 COMMANDS = {
@@ -109,6 +116,8 @@ class LazyGroup(click.Group):
         try:
             with flushed_output():
                 super().invoke(ctx)
+        except click.UsageError as error:
+            raise _broken_at_words(error) from error
         except (click.ClickException, click.exceptions.Exit):
             raise
         except InvalidRequest as error:
@@ -127,9 +136,15 @@ class LazyGroup(click.Group):
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         if command is not None and (usage := wrong_usage(error, command)) is not None:
             usage.ctx = click.Context(command, info_name=command.name, parent=ctx)
-            raise usage from error
+            raise _broken_at_words(usage) from error
         _give_up(error)
         ctx.exit(1)
+
+
+def _broken_at_words(error: click.UsageError) -> click.UsageError:
+    prefix = "Error: "  # click's own
+    text = wrapped(f"{prefix}{printable(error.format_message())}", columns_of(sys.stderr))
+    return click.UsageError(text.removeprefix(prefix), error.ctx)
 
 
 @contextlib.contextmanager
@@ -166,7 +181,8 @@ def _report(error: Exception, output_failed: bool) -> None:
     """Print the sentence and the remedy; the traceback only where LOCALSPEC_DEBUG asks for it."""
     if os.environ.get("LOCALSPEC_DEBUG"):
         click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
-    click.echo(printable(f"error: {_sentence(error, output_failed)}"), err=True)
+    text = printable(f"error: {_sentence(error, output_failed)}")
+    click.echo(wrapped(text, columns_of(sys.stderr)), err=True)
 
 
 def _sentence(error: Exception, output_failed: bool) -> str:

@@ -13,7 +13,7 @@ from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import write_json
+from localspec.cli.terminal import tell, write_json
 
 PARTS = ("classes", "greedy", "sampled", "seed")
 SCENARIOS = ("code", "creative", "summary")
@@ -111,8 +111,8 @@ def audit(
 def _show(result: Figures) -> None:
     for name, part in result["parts"].items():
         _TABLES[name](part)
-        click.echo(f"{name}: {part['verdict']}\n")
-    click.echo(result["verdict"])
+        tell(f"{name}: {part['verdict']}\n")
+    tell(result["verdict"])
 
 
 def _show_classes(part: Figures) -> None:

@@ -14,7 +14,7 @@ from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import busy, say, write_json
+from localspec.cli.terminal import busy, say, tell, write_json
 
 if TYPE_CHECKING:
     from localspec.decoding.costs import CostTable
@@ -105,6 +105,6 @@ def _show(title: str, table: CostTable) -> None:
     ]
     show_table(("tokens in a pass", "ms", "of one token's"), rows, title=title)
     per_token, per_row = 1e6 * table.slope, 1e6 * table.row_slope
-    click.echo(
+    tell(
         f"Each 1000 tokens of context add {per_token:.2f} ms, and {per_row:.2f} ms for each further token.\n"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.options import context_option, json_option, offline_option
-from localspec.cli.terminal import printable, write_json
+from localspec.cli.terminal import tell, write_json
 
 if TYPE_CHECKING:
     from localspec.measure.prospect import Memory, Prospect
@@ -48,7 +48,7 @@ def check(
         assert outlook is not None, "a file that cannot be read has raised"
         _show(judgement, outlook)
         if with_load and judgement.fits:
-            click.echo(printable(f"Load: {failure or 'it works in a process of its own.'}"))
+            tell(f"Load: {failure or 'it works in a process of its own.'}")
     ctx.exit(0 if judgement.fits and failure is None else 1)
 
 
@@ -109,7 +109,8 @@ def _show(judgement: Judgement, outlook: Prospect) -> None:
     lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
     lines += [*_differences(judgement), "", _memory(outlook)]
     lines += [_gain(outlook)] if judgement.fits else []
-    click.echo(printable("\n".join(lines).rstrip()))
+    for line in "\n".join(lines).rstrip().split("\n"):
+        tell(line, hang=20 if line.startswith("  ") else 0)
 
 
 def _differences(judgement: Judgement) -> list[str]:

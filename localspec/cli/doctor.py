@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.options import json_option, offline_option
-from localspec.cli.terminal import busy, printable, styled, write_json
+from localspec.cli.terminal import busy, columns_of, printable, styled, tell, wrapped, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,8 @@ def _with_spinner(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _show(finding: Finding) -> None:
     mark = styled(f"{finding.status.value:8}", fg=_COLOURS[finding.status.value])
-    click.echo(f"{mark} {finding.topic}: {printable(finding.fact)}")
+    blank = " " * 8
+    text = wrapped(f"{blank} {finding.topic}: {printable(finding.fact)}", columns_of(sys.stdout), hang=9)
+    click.echo(f"{mark}{text.removeprefix(blank)}")
     if finding.remedy:
-        click.echo(f"{'':8} -> {printable(finding.remedy)}")
+        tell(f"{blank} -> {finding.remedy}", hang=12)

@@ -13,7 +13,7 @@ from localspec.cli.calibrate import costs_of
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import write_json
+from localspec.cli.terminal import tell, write_json
 
 if TYPE_CHECKING:
     from localspec.measure.estimate import Estimator
@@ -126,8 +126,8 @@ def _show(result: Mapping[str, Any]) -> None:
     for entry in estimates:
         best = entry["best_draft_tokens"]
         what = f"draft {best}: {entry['speedup']:.2f}x" if best else "do not draft"
-        click.echo(f"Acceptance {entry['acceptance']:g}: {what}{_asked(result, entry)}")
-    click.echo(f"Drafting pays above an acceptance of {_number(result['break_even_acceptance'])}.")
+        tell(f"Acceptance {entry['acceptance']:g}: {what}{_asked(result, entry)}")
+    tell(f"Drafting pays above an acceptance of {_number(result['break_even_acceptance'])}.")
 
 
 def _asked(result: Mapping[str, Any], entry: Mapping[str, Any]) -> str:

@@ -154,8 +154,8 @@ class Chat:
 
     def _do_help(self) -> None:
         for name, (argument, what) in COMMANDS.items():
-            say(f"  {f'/{name} {argument}'.strip():<23} {what}")
-        say(f"  {KEYS}")
+            say(f"  {f'/{name} {argument}'.strip():<23} {what}", hang=26)
+        say(f"  {KEYS}", hang=2)
 
     def _do_clear(self) -> None:
         self.conversation.clear()
@@ -246,7 +246,7 @@ class Chat:
             say("There is no answer yet.")
             return
         for line in explained(self._last):
-            say(f"  {line}")
+            say(f"  {line}", hang=33)
 
     def _do_exit(self) -> None:
         self._leaving = True

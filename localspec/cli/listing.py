@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.holdings import day, described, formats, is_calibrated, warn_of_pair_files
 from localspec.cli.options import json_option
-from localspec.cli.terminal import is_terminal, printable, say, write_json
+from localspec.cli.tables import table
+from localspec.cli.terminal import columns_of, printable, say, write_json
 
 if TYPE_CHECKING:
     from localspec.store.holding import Holding
@@ -49,30 +48,8 @@ def list_pairs(installed: bool, as_json: bool) -> None:
         say("No pair is on this disk: `localspec list` names those that can be pulled.")
         return
     rows = [_row(item, calibrated) for item in held]
-    columns = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-    for line in table([HEADINGS, *rows], columns):
+    for line in table([HEADINGS, *rows], columns_of(sys.stdout)):
         click.echo(printable(line))
-
-
-def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
-    """Lines of a table whose first row holds the headings; one block per row where `columns` are too few."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    if columns is None or max(map(len, lines)) <= columns:
-        return lines
-    return [line for row in rows[1:] for line in _block(rows[0], row, columns)]
-
-
-def _block(headings: Sequence[str], row: Sequence[str], columns: int) -> list[str]:
-    name, *cells = row
-    named = [
-        f"{heading.lower()} {cell}" for heading, cell in zip(headings[1:-1], cells, strict=False) if cell
-    ]
-    lines = textwrap.wrap(", ".join(named), max(columns - 2, 20))
-    lines += textwrap.wrap(cells[-1], max(columns - 2, 20))
-    return [name, *(f"  {line}" for line in lines)]
 
 
 def _row(held: Holding, calibrated: Collection[tuple[str, int]]) -> tuple[str, ...]:

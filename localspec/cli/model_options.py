@@ -188,7 +188,6 @@ def names_model(word: str) -> bool:
     """Whether a word is what a known pair, a GGUF file or a model of a hub is called."""
     from localspec.errors import UnknownPair
     from localspec.pairs.catalogue import pair
-
     from localspec.pairs.reference import parse_reference
 
     if word.lower().endswith(".gguf") or is_other_file(word) or (":" in word and parse_reference(word)):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import printable
+from localspec.cli.terminal import tell
 
 
 def show_drafts(result: Mapping[str, Any]) -> None:
@@ -17,7 +17,8 @@ def show_drafts(result: Mapping[str, Any]) -> None:
     from localspec.system.progress import readable
 
     if result["no_draft"]:
-        click.echo(f"{result['no_draft']}\nRun: {result['run']}")
+        tell(result["no_draft"])
+        click.echo(f"Run: {result['run']}")
         return
     drafts = result["drafts"]
     if drafts:
@@ -33,17 +34,15 @@ def show_drafts(result: Mapping[str, Any]) -> None:
         ]
         title = f"Drafts for {result['target']} ({readable(result['bytes'])}), best first"
         show_table(("draft", "size", "where", "expected here", "verdict"), rows, title=title)
-        click.echo(
+        tell(
             f"Expected: the speedup if {ASSUMED:.0%} of drafted tokens stand. What is not measured stands by size, "
             "family and format; `localspec calibrate` measures."
         )
         for one in drafts:
             if one["verdict"] != "fits":
-                click.echo(one["sentence"])
+                tell(one["sentence"])
     else:
-        click.echo(
-            f"No draft for {result['target']} was found; text that repeats itself is drafted without one."
-        )
+        tell(f"No draft for {result['target']} was found; text that repeats itself is drafted without one.")
     click.echo(f"Run: {result['run']}")
     _show_left_out(result, "draft")
 
@@ -74,10 +73,10 @@ def show_pairs(result: Mapping[str, Any]) -> None:
         title = f"Pairs for {result['context']} tokens of context, best first; {memory}"
         show_table(("pair", "memory", "room", "tokens/s", "on disk"), rows, title=title)
         for sentence in _about_speed(result):
-            click.echo(sentence)
+            tell(sentence)
         click.echo(f"Run: {found[0]['run']}")
     else:
-        click.echo(f"No pair fits: {memory}. A smaller -c/--ctx-size needs less.")
+        tell(f"No pair fits: {memory}. A smaller -c/--ctx-size needs less.")
     _show_left_out(result, "pair")
 
 
@@ -112,6 +111,6 @@ def _about_speed(result: Mapping[str, Any]) -> Iterator[str]:
 def _show_left_out(result: Mapping[str, Any], key: str) -> None:
     if "left_out" in result:
         for one in result["left_out"]:
-            click.echo(printable(f"Left out: {one[key]}: {one['reason']}."))
+            tell(f"Left out: {one[key]}: {one['reason']}.")
     elif result["left_out_count"]:
-        click.echo(f"{result['left_out_count']} left out; --all says why.")
+        tell(f"{result['left_out_count']} left out; --all says why.")

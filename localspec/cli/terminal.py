@@ -8,7 +8,9 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,6 +28,9 @@ LARGEST_INPUT = 64 << 20
 """Bytes; more than any context holds, and little enough for the memory."""
 WAIT_SECONDS = 10.0
 """After so long it is said that standard input is waited for: who started the program may have left it open."""
+
+LEAST_COLUMNS = 20
+"""Beside a column of names, text has at least so many, or goes on below the names."""
 
 
 def prepare_streams() -> None:
@@ -80,7 +85,7 @@ def ask(question: str, *, default: bool) -> bool:
     """Ask on standard error; Enter means the default, end of input means no."""
     choices = "[Y/n]" if default else "[y/N]"
     while True:
-        click.echo(f"{question} {choices} ", nl=False, err=True)
+        click.echo(f"{wrapped(f'{question} {choices}', columns_of(sys.stderr))} ", nl=False, err=True)
         line = sys.stdin.readline()
         if not line:
             click.echo(err=True)
@@ -94,18 +99,66 @@ def ask(question: str, *, default: bool) -> bool:
             return False
 
 
+def columns_of(stream: TextIO | None) -> int | None:
+    """Columns of the terminal behind the stream, or None where nobody sits at it. COLUMNS goes before what it says."""
+    if not is_terminal(stream):
+        return None
+    assert stream is not None
+    given = os.environ.get("COLUMNS", "")
+    if not (given.isdigit() and int(given)):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a stream in memory has no descriptor
+            return os.get_terminal_size(stream.fileno()).columns or None
+    return shutil.get_terminal_size().columns
+
+
+def wrapped(text: str, columns: int | None, hang: int = 0) -> str:
+    """The text in lines of so many columns, broken at words; as it is where `columns` is None.
+
+    hang: columns in front of the lines that go on. What is to be copied stays whole: a word longer than a line, and
+    what stands in backticks, is left to the terminal.
+    """
+    if columns is None:
+        return text
+    return "\n".join(_broken(line, columns, hang) for line in text.split("\n"))
+
+
+def _broken(line: str, columns: int, hang: int) -> str:
+    if len(line) <= columns:
+        return line
+    whole = re.sub(r"`[^`]*`", lambda quoted: quoted[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        whole,
+        columns,
+        subsequent_indent=" " * (hang if hang + LEAST_COLUMNS <= columns else 0),
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
 _spinning: list[Console] = []
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
 
 
-def say(text: str, *, dim: bool = False) -> None:
-    """One line on standard error. If that cannot be written, nothing is raised: an answer goes on without it."""
+def tell(text: str, hang: int = 0) -> None:
+    """A sentence of the result on standard output, broken at words where that is a terminal; see `wrapped`."""
+    click.echo(wrapped(printable(text), columns_of(sys.stdout), hang))
+
+
+def say(text: str, *, dim: bool = False, hang: int = 0) -> None:
+    """One line on standard error; in a narrow terminal it is broken at words, see `wrapped`.
+
+    If that cannot be written, nothing is raised: an answer goes on without it.
+    """
     with contextlib.suppress(OSError):
+        text = wrapped(printable(text), columns_of(sys.stderr), hang)
         if _spinning:  # a plain line would land behind the spinner
             style = "dim" if dim and may_style() else None
-            _spinning[-1].print(printable(text), style=style, soft_wrap=True, **_PLAIN)
+            _spinning[-1].print(text, style=style, soft_wrap=True, **_PLAIN)
             return
-        click.echo(styled(printable(text), dim=True) if dim else printable(text), err=True)
+        click.echo(styled(text, dim=True) if dim else text, err=True)
 
 
 def may_style() -> bool:
