@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -409,6 +410,36 @@ def test_save_overwrites_conversations_only_and_knows_the_home_folder(
     assert f"Saved 2 turns to {tmp_path / 't'}." in printed and questions(chat) == ["one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"root:x:0", "no saved conversation"), (b"PK\3\4", "damaged")]
+)
+def test_a_file_that_is_no_conversation_is_told_in_plain_words(
+    files: dict[str, Path], tmp_path: Path, capsys: Capture, content: bytes, said: str
+) -> None:
+    path = tmp_path / "passwd"
+    path.write_bytes(content)
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        Chat(llm, parsed("-c", "512")).run(reader((f"/load {path}",)))
+    printed = capsys.readouterr().err
+    assert f"error: {path} is " in printed and said in printed
+    assert "Give a file that /save wrote." in printed and "BadZip" not in printed
+
+
+@pytest.mark.parametrize(
+    ("turns", "dropped", "sentence"),
+    [
+        (2, 0, "The model sees the whole conversation, 2 turns."),
+        (2, 1, "The model sees the last of 2 turns."),
+        (3, 1, "The model sees the last 2 of 3 turns."),
+        (1, 1, "The model sees none of 1 turn."),
+    ],
+)
+def test_what_the_model_sees_is_counted_in_words(turns: int, dropped: int, sentence: str) -> None:
+    chat = Chat(FakeLLM(), parsed())  # type: ignore[arg-type]
+    chat.conversation = SimpleNamespace(turns=[None] * turns, dropped=dropped)  # type: ignore[assignment]
+    assert chat._seen() == sentence
+
+
 def test_ctrl_c_ends_no_answer_of_others(files: dict[str, Path]) -> None:
     """The chat shares its engine: whoever waits behind it gets a whole answer."""
     with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
@@ -443,6 +474,22 @@ def test_ctrl_c_ends_no_answer_of_others(files: dict[str, Path]) -> None:
         ("/undo", "There is nothing to take back."),
         ("/regen", "There is no answer to regenerate."),
         ("/clear all", "/clear takes no text."),
+        ("/quit now", "/quit takes no text."),
+        ("/q now", "/q takes no text."),
+        ("/hlep", "There is no command /hlep: did you mean /help?"),
+        ("/new", "There is no command /new: did you mean /clear?"),
+        ("/reset", "did you mean /clear?"),
+        ("/retry", "did you mean /regen?"),
+        (
+            "/set temperature 0",
+            "models and sampling are chosen at the start, by options of `localspec chat`.",
+        ),
+        ("/temp 0", "chosen at the start, by --temp of"),
+        ("/top-p 1", "chosen at the start, by --top-p of"),
+        ("/seed", "chosen at the start, by -s/--seed of"),
+        ("/xyzzy", "There is no command /xyzzy: /help lists them, and //xyzzy sends the text to the model."),
+        ("/draft", "Draft tokens: auto. /draft auto, off or a whole number changes it."),
+        ("/draft 0", "Draft tokens from the next answer on: off."),
         ("/save", "/save takes the path of a file."),
         ("/load", "/load takes the path of a file."),
     ],
@@ -549,7 +596,7 @@ def test_the_command_that_the_full_context_offers_goes_on_and_says_what_is_seen(
         assert said.count(notice) == 1 and said.index(notice) < said.index("cut off at")
         assert "Took back: question 0 word word" in said
         assert f"The model sees the whole conversation, {answered} turns." in said.partition("Took back")[2]
-        assert f"Loaded {turns} turns. The model sees turns {dropped + 1} to {turns} of {turns}." in said
+        assert f"Loaded {turns} turns. The model sees the last {turns - dropped} of {turns} turns." in said
         chat.run(reader(("x" * 3000, "/full all")))
         said = capsys.readouterr().err
         assert "tokens and the context holds 512.\nShorten the question; -c/--ctx-size" in said

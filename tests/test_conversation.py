@@ -397,7 +397,7 @@ def test_no_damage_crashes_it(llm, talk, tmp_path):
     turns = talk.turns
     for cut in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(ConversationFileError, match="damaged"):
+        with pytest.raises(ConversationFileError, match="damaged" if cut > 4 else "is no saved conversation"):
             Conversation.load(llm, path)
     undamaged = 0
     for place in range(0, len(whole), max(1, len(whole) // 150)):

@@ -170,12 +170,26 @@ def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
         raise ConversationFileError(f"There is no file {path}.", "Check the path.", path=str(path)) from None
     except IsADirectoryError:
         raise ConversationFileError(f"{path} is a directory.", "Give a file.", path=str(path)) from None
+    except zipfile.BadZipFile as error:
+        what = f"is a damaged conversation: {error}" if _begins_as_saved(path) else "is no saved conversation"
+        raise ConversationFileError(
+            f"{path} {what}.",
+            "Give a file that `Conversation.save` wrote.",
+            command="Give a file that /save wrote.",
+            path=str(path),
+        ) from error
     except Exception as error:  # zip and JSON have a dozen ways to say it
         raise ConversationFileError(
             f"{path} is no saved conversation, or it is damaged: {type(error).__name__}: {str(error)[:100]}.",
             "Use another copy of it.",
             path=str(path),
         ) from error
+
+
+def _begins_as_saved(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(4) == b"PK\3\4"
+    return False
 
 
 def _unzip(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

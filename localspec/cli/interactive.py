@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import click
 from localspec.checks import check_when_full, user_path
 from localspec.cli.answer import cut_off, explained, figures, interrupts_ignored, write_out
 from localspec.cli.model_options import ModelOptions
-from localspec.cli.options import DRAFT_TOKENS
+from localspec.cli.options import DRAFT_TOKENS, flags
 from localspec.cli.terminal import busy, checked_text, say, write_answer
 from localspec.errors import ContextFull, InvalidRequest, LocalspecError, PromptTooLong
 
@@ -28,7 +29,7 @@ COMMANDS = {
     "regen": ("", "answer the last question again"),
     "undo": ("", "take the last question and its answer back"),
     "system": ("TEXT", "set the system prompt; without TEXT remove it"),
-    "draft": ("auto|off|N", "tokens drafted per round, from the next answer on"),
+    "draft": ("auto|off|N", "tokens drafted per round from now on; alone: how many"),
     "full": ("error|drop_oldest", "when the context is full; alone: what the model sees"),
     "save": ("PATH", "write the conversation to a file"),
     "load": ("PATH", "go on with a conversation from a file"),
@@ -36,6 +37,11 @@ COMMANDS = {
     "exit": ("", "leave (so do /bye and Ctrl-D)"),
 }
 ALIASES = {"bye": "exit", "quit": "exit", "q": "exit", "?": "help"}
+MEANT = {
+    "new": "clear", "reset": "clear", "forget": "clear", "retry": "regen", "again": "regen", "redo": "regen",
+    "back": "undo", "draft_tokens": "draft", "when_full": "full", "context": "full", "info": "stats",
+}  # fmt: skip
+"""What other programs call it."""
 PLAIN_WORDS = {"exit": "exit", "quit": "exit", "help": "help"}
 """Alone on a line they are commands: whoever types one means the program."""
 KEYS = (
@@ -110,11 +116,12 @@ class Chat:
 
     def _command(self, line: str) -> None:
         name, argument = [*re.split(r"\s", line[1:], maxsplit=1), ""][:2]
-        name, argument = ALIASES.get(name.lower(), name.lower()), argument.strip()
+        typed, argument = name.lower(), argument.strip()
+        name = ALIASES.get(typed, typed)
         if name not in COMMANDS:
-            say(f"There is no command /{name}: /help lists them, and //{name} sends the text to the model.")
+            say(f"There is no command /{typed}: {_hint(typed)}, and //{typed} sends the text to the model.")
         elif argument and not COMMANDS[name][0]:
-            say(f"/{name} takes no text.")
+            say(f"/{typed} takes no text.")
         else:
             getattr(self, f"_do_{name}")(*([argument] if COMMANDS[name][0] else []))
 
@@ -189,7 +196,9 @@ class Chat:
         first, last = self.conversation.dropped + 1, len(self.conversation.turns)
         if first == 1:
             return f"The model sees the whole conversation, {_turns(last)}."
-        return f"The model sees turns {first} to {last} of {last}."
+        if first >= last:
+            return f"The model sees {'the last' if first == last else 'none'} of {_turns(last)}."
+        return f"The model sees the last {last - first + 1} of {_turns(last)}."
 
     def _do_system(self, text: str) -> None:
         previous = self.conversation.system
@@ -200,6 +209,10 @@ class Chat:
             say(f"Removed the system prompt: {previous}" if previous else "There is no system prompt.")
 
     def _do_draft(self, text: str) -> None:
+        if not text:
+            now = _drafted(self.conversation.defaults["draft_tokens"])
+            say(f"Draft tokens: {now}. /draft auto, off or a whole number changes it.", dim=True)
+            return
         try:
             draft_tokens = DRAFT_TOKENS.convert(text, None, None)
         except click.BadParameter:
@@ -209,7 +222,7 @@ class Chat:
             with self._llm.using() as engine:
                 most = engine.most_draft_tokens
             beyond = isinstance(draft_tokens, int) and draft_tokens > most
-            used = f"{most}, for a pass checks no more" if beyond else draft_tokens
+            used = f"{most}, for a pass checks no more" if beyond else _drafted(draft_tokens)
             say(f"Draft tokens from the next answer on: {used}.", dim=True)
 
     def _do_save(self, text: str) -> None:
@@ -250,6 +263,22 @@ class Chat:
 
     def _do_exit(self) -> None:
         self._leaving = True
+
+
+def _hint(typed: str) -> str:
+    """What may have been meant by a command that there is not; no full stop."""
+    name = typed.replace("-", "_")
+    option = flags().get(name) or {"set": "options", "model": "PAIR or -m/--target"}.get(name)
+    if name not in MEANT and option is not None:
+        return (
+            f"models and sampling are chosen at the start, by {option} of `localspec chat`. /help lists all"
+        )
+    near = MEANT.get(name) or next(iter(difflib.get_close_matches(name, COMMANDS, n=1)), None)
+    return "/help lists them" if near is None else f"did you mean /{near}? /help lists all"
+
+
+def _drafted(draft_tokens: object) -> object:
+    return "off" if draft_tokens == 0 else draft_tokens
 
 
 def _shortened(text: str, width: int = 60) -> str:
