@@ -131,4 +131,4 @@ def test_wrong_usage(arguments: list[str], complaint: str) -> None:
 @pytest.mark.usefixtures("draft")
 def test_absurd_threads_are_refused() -> None:
     result = run("make", "tiny", "-t", "0")
-    assert (result.exit_code, "threads" in result.stderr) == (1, True)
+    assert (result.exit_code, "Error: -t/--threads is 0." in result.stderr) == (2, True)

@@ -149,7 +149,7 @@ def run(*arguments, **env):
         (["--cors", "http://a b"], "--cors"),
         (["--api-key", " "], "empty"),
         (["--alias", ""], "--alias"),
-        (["--temp", "-3"], "temperature"),
+        (["--temp", "-3"], "--temp is -3.0"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_loaded(model, arguments, said):
