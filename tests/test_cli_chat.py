@@ -94,8 +94,12 @@ def test_quiet_leaves_only_the_answer() -> None:
 
 
 def test_a_notice_and_a_warning_are_said_even_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "open_engine", lambda _options, _notify: FakeLLM(warnings=("no GPU.",)))
-    assert run("-q", "-p", "full").stderr == "warning: no GPU.\nThe context of 4096 tokens is full.\n"
+    monkeypatch.setattr(
+        opening, "open_engine", lambda _options, _notify: FakeLLM(warnings=("threads is 9.",))
+    )
+    assert (
+        run("-q", "-p", "full").stderr == "warning: -t/--threads is 9.\nThe context of 4096 tokens is full.\n"
+    )
 
 
 @pytest.mark.usefixtures("llm")

@@ -201,7 +201,8 @@ def test_help_and_figures_keep_a_column_for_the_names(narrow: Callable[[], Narro
 
 
 @pytest.mark.parametrize(
-    "arguments", [["chat", "--top-p", "7"], ["chat", "-x"], ["show", "no such pair at all"]]
+    "arguments",
+    [["chat", "--top-p", "7"], ["chat", "smollm2-135m", "-m", "x.gguf"], ["show", "no such pair at all"]],
 )
 def test_errors_are_broken_at_words(narrow: Callable[[], Narrow], arguments: list[str]) -> None:
     shown = narrow()
