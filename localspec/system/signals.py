@@ -1,0 +1,60 @@
+"""Signals that come while foreign code runs and calls back: nothing that a handler raises is lost there."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK")
+_NUMBERS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+
+
+def in_main_thread() -> bool:
+    """Whether signal handlers run in this thread."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def signals_noted() -> Iterator[list[BaseException]]:
+    """What a signal's handler raises in the block is noted, and raised at its end. Handlers run at once, as ever.
+
+    A handler runs in a callback's first instruction too, before any `try` of it, and ctypes drops what is raised
+    there. The block gets the list, from which a callback sees that the foreign code is to end.
+    """
+    noted: list[BaseException] = []
+    if not in_main_thread():
+        yield noted
+        return
+    replaced: dict[int, tuple[Any, Any]] = {}
+    running = [True]
+    try:
+        for number in _NUMBERS:
+            handler = signal.getsignal(number)
+            if callable(handler) and not isinstance(handler, signal.Handlers):
+                noting = _noting(handler, noted, running)
+                replaced[number] = (noting, handler)
+                signal.signal(number, noting)
+        yield noted
+    finally:
+        running.clear()
+        for number, (noting, handler) in replaced.items():
+            if signal.getsignal(number) is noting:  # else the handler, or a callback, put another one there
+                signal.signal(number, handler)
+        if noted:
+            raise noted[0]
+
+
+def _noting(handler: Any, noted: list[BaseException], running: list[bool]) -> Any:
+    def note(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except BaseException as error:
+            if not running:  # a moment before the handler is put back
+                raise
+            noted.append(error)
+
+    return note
