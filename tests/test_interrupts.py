@@ -21,6 +21,7 @@ from localspec.system.signals import signals_noted
 from tests.tinygguf import write_trio
 
 __test__ = sys.platform != "win32"
+ROOT = Path(__file__).parents[1]
 SECONDS = 60
 SLOW = """
 import time
@@ -63,7 +64,7 @@ def test_ctrl_c_ends_a_load_at_any_moment(files: dict[str, Path], delay: float, 
     """Also where it comes between the instructions of a callback, which is where most of them come."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, "chat", str(files["target"]), "-p", "hi", "-n", "400", "--ignore-eos"],
-        env={**os.environ, "LOCALSPEC_HOME": str(tmp_path)},
+        env={**os.environ, "LOCALSPEC_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -40,7 +40,8 @@ PLAIN_WORDS = {"exit": "exit", "quit": "exit", "help": "help"}
 """Alone on a line they are commands: whoever types one means the program."""
 KEYS = (
     "//text sends /text. Enter sends, Esc-Enter or Alt-Enter makes a new line. "
-    "Ctrl-C stops an answer and keeps what is there, or empties the line."
+    "Ctrl-C stops an answer and keeps what is there, or empties the line. "
+    "What is typed while an answer runs stands in the line after it, unsent."
 )
 LARGER = "-c/--ctx-size gives a larger context at the start."
 GO_ON = "/full drop_oldest goes on without the oldest turns, "
