@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,16 @@ POLL_SECONDS = 0.1
 """Many short waits, not an endless one: on Windows Ctrl-C is seen only when a wait ends."""
 
 
-def write_out(start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:
+def write_out(
+    start: Start,
+    write: Callable[[str], None],
+    *,
+    patient: bool = False,
+    heed: Callable[[Sequence[int]], None] = lambda ids: None,
+) -> Completion:
     """Hand every piece of text to `write` and return the completion. Use in the main thread.
+
+    heed: gets the ids of each piece, before `write` gets its text.
 
     The first Ctrl-C cancels the answer, whose completion then says so; the second raises KeyboardInterrupt, unless
     `patient`: then it changes nothing.
@@ -35,6 +43,7 @@ def write_out(start: Start, write: Callable[[str], None], *, patient: bool = Fal
     pump = Pump([start], deliver)
     with _cancelling(pump, patient=patient), _reading(pump):
         while (event := pump.received(_next(items))) is not None:
+            heed(event[1].tokens)
             if event[1].text:
                 write(event[1].text)
             completion = event[1].completion or completion
@@ -111,6 +120,29 @@ def interrupts_ignored() -> Iterator[Interrupts]:
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
+
+
+class Repetition:
+    """Whether a running answer only repeats itself: at least 8 times the same, and 200 tokens of it."""
+
+    _TIMES, _TOKENS, _LONGEST = 8, 200, 64
+
+    def __init__(self) -> None:
+        self.found = False
+        self._ids: list[int] = []
+        self._next = self._TOKENS
+
+    def heed(self, ids: Sequence[int]) -> None:
+        """Take in what comes next; looks every few tokens."""
+        self._ids.extend(ids)
+        if not self.found and len(self._ids) >= self._next:
+            self._next = len(self._ids) + 20
+            self.found = any(self._has(period) for period in range(1, self._LONGEST + 1))
+
+    def _has(self, period: int) -> bool:
+        length = max(self._TOKENS, self._TIMES * period)
+        tail = self._ids[-length:]
+        return len(tail) == length and tail[period:] == tail[:-period]
 
 
 def cut_off(completion: Completion, max_tokens: int | None) -> str:
