@@ -189,6 +189,7 @@ MEANINGS = {
     "decode_seconds": "from the first token to the last",
     "target_seconds": "in passes of the target",
     "draft_seconds": "in drafting",
+    "draft_ended_at": "tokens after which the draft drafted no more",
     "other_seconds": "in all else, such as choosing tokens",
     "tokens_per_second": "behind the first tokens, by decode seconds",
     "acceptance_rate": "accepted / drafted",
