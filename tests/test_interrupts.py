@@ -158,3 +158,20 @@ def test_other_threads_touch_no_handler() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_ctrl_c_while_a_class_is_made_has_the_same_exit_code(tmp_path: Path) -> None:
+    code = (
+        "import sys, localspec.cli, localspec.__main__ as entry\n"
+        "def command(**options):\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        sys.exit(130)\n"
+        "localspec.cli.main = command\n"
+        "entry.main()\n"
+    )
+    (tmp_path / "entered.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run([sys.executable, "-m", "entered"], env=environment)
+    assert done.returncode == 130
