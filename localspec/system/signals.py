@@ -40,10 +40,17 @@ def signals_noted() -> Iterator[list[BaseException]]:
                 signal.signal(number, noting)
         yield noted
     finally:
+        while replaced:  # a handler that is back may raise meanwhile
+            try:
+                for number, (noting, handler) in reversed([*replaced.items()]):
+                    if (
+                        signal.getsignal(number) is noting
+                    ):  # else the handler, or a callback, put another one there
+                        signal.signal(number, handler)
+                    del replaced[number]
+            except BaseException as error:
+                noted.append(error)
         running.clear()
-        for number, (noting, handler) in replaced.items():
-            if signal.getsignal(number) is noting:  # else the handler, or a callback, put another one there
-                signal.signal(number, handler)
         if noted:
             raise noted[0]
 
@@ -53,7 +60,7 @@ def _noting(handler: Any, noted: list[BaseException], running: list[bool]) -> An
         try:
             handler(number, frame)
         except BaseException as error:
-            if not running:  # a moment before the handler is put back
+            if not running:  # it was not put back: a second one came right behind another
                 raise
             noted.append(error)
 
