@@ -13,6 +13,10 @@ def main() -> None:
         command(prog_name="localspec")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        # Where Ctrl-C came in code that a string holds (a dataclass being made), Python remembers it as unhandled and
+        # would end by the signal. Running a string forgets that.
+        exec("")
 
 
 if __name__ == "__main__":

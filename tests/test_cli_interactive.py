@@ -22,8 +22,8 @@ from localspec import LLM
 from localspec.answers.request import Completion
 from localspec.answers.turn import Turn
 from localspec.cli import interactive, main
-from localspec.cli.answer import MEANINGS, cut_off, explained, figures, write_out
-from localspec.cli.interactive import COMMANDS, Chat
+from localspec.cli.answer import MEANINGS, Repetition, cut_off, explained, figures, write_out
+from localspec.cli.interactive import COMMANDS, REPEATS, Chat
 from localspec.cli.line_editor import History, history_path
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
@@ -565,6 +565,38 @@ def test_the_chat_says_that_an_answer_was_cut_off(
         chat = Chat(llm, parsed("--temp", "0", "-n", "2", "--ignore-eos"), quiet=quiet)
         chat.run(reader(("one",)))
     assert "cut off at 2 tokens (-n)" in capsys.readouterr().err
+
+
+# --- an answer that repeats itself
+
+
+class Repeating(FakeLLM):
+    """Gives the question a hundred times, in pieces of one character."""
+
+    def _pieces(self, kind: str, messages: Any) -> Iterator[str]:
+        yield from messages[-1]["content"] * 100
+
+
+@pytest.mark.parametrize("question", ["again\n", "and again "])
+def test_an_answer_that_only_repeats_itself_is_said_once_and_goes_on(capsys: Capture, question: str) -> None:
+    chat = Chat(Repeating(), parsed())  # type: ignore[arg-type]
+    chat.run(reader((question,)))
+    printed = capsys.readouterr()
+    assert printed.err.count(REPEATS) == 1
+    assert printed.out.strip() == (question * 100).strip()
+
+
+def found(ids: list[int], width: int = 3) -> bool:
+    repetition = Repetition()
+    for start in range(0, len(ids), width):
+        repetition.heed(ids[start : start + width])
+    return repetition.found
+
+
+def test_what_counts_as_a_repetition() -> None:
+    assert found([7] * 230) and found([*range(900), *[1, 2, 3] * 90]) and found([*range(40)] * 10)
+    assert not found([7] * 190) and not found([*range(40)] * 7) and not found([*range(1000)])
+    assert not found([token for line in range(60) for token in (1, 2, 3, line, 4)])
 
 
 # --- a context that is full

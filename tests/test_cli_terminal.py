@@ -158,6 +158,116 @@ def test_entries_of_several_lines_and_pastes(chat: Terminal) -> None:
     assert chat.exit_code() == 0
 
 
+def echoes(terminal: Terminal) -> bool:
+    import termios
+
+    return bool(termios.tcgetattr(terminal.child.child_fd)[3] & termios.ECHO)
+
+
+def test_what_is_typed_while_an_answer_runs_is_not_shown_and_stands_in_the_line_after_it(
+    chat: Terminal,
+) -> None:
+    """Also behind Ctrl-C, which would make the terminal forget it; what the terminal itself sends is no text."""
+    chat.enter("slow")
+    chat.expect("word word")
+    chat.child.send("later\x1b[1;1R lime\x7fne\x1b[A\rend\r")
+    time.sleep(0.5)
+    chat.child.sendintr()
+    chat.expect("stopped, ")
+    seen = str(chat.child.before)
+    assert "lat" not in seen and "lim" not in seen and "end" not in seen
+    chat.expect(READY)
+    chat.expect("later limne")
+    chat.expect("end")
+    time.sleep(0.5)
+    chat.child.send("ing\r")  # only now it is sent
+    chat.expect("user:later limne\r\nending")
+    chat.enter("/exit")
+    assert chat.exit_code() == 0
+
+
+def test_keys_are_not_shown_while_the_model_is_loaded(tmp_path: Path) -> None:
+    slow = DRIVER.replace("lambda options, notify: FakeLLM()", "slow").replace(
+        "opening.open_engine",
+        "import time\ndef slow(options, notify):\n    print('begun')\n    time.sleep(1)\n    return FakeLLM()\n"
+        "opening.open_engine",
+    )
+    terminal = Terminal(tmp_path, "-c", slow, "chat")
+    terminal.expect("begun")
+    assert not echoes(terminal)
+    terminal.child.send("early\r")
+    terminal.expect(READY)
+    assert "early" not in str(terminal.child.before)
+    terminal.child.send("bird\r")
+    terminal.expect("user:earlybird")
+    terminal.enter("/exit")
+    assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("end", ["/exit", signal.SIGTERM, signal.SIGTSTP])
+def test_the_terminal_is_left_as_it_was(tmp_path: Path, end: str | signal.Signals) -> None:
+    """The keeper of the terminal lives longer than the chat and says what it finds."""
+    keeper = (
+        "import os, signal, subprocess, sys, termios\n"
+        "before = termios.tcgetattr(0)\n"
+        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1], 'chat'], process_group=0)\n"
+        "signal.signal(signal.SIGTTOU, signal.SIG_IGN)\n"
+        "os.tcsetpgrp(0, child.pid)\n"
+        "print('child', child.pid)\n"
+        "child.wait()\n"
+        "print('same' if termios.tcgetattr(0) == before else 'changed')\n"
+    )
+    terminal = Terminal(tmp_path, "-c", keeper, DRIVER)
+    terminal.child.expect(r"child (\d+)")
+    process = int(terminal.child.match.group(1))
+    terminal.enter("slow")
+    terminal.expect("word word")
+    assert not echoes(terminal)
+    if isinstance(end, str):
+        terminal.child.sendintr()
+        terminal.enter(end)
+    elif end is signal.SIGTERM:
+        os.kill(process, end)
+    else:
+        os.kill(process, signal.SIGTSTP)
+        for _ in range(600):
+            if echoes(terminal):
+                break
+            time.sleep(0.05)
+        assert echoes(terminal), "a stopped chat leaves the terminal to others"
+        os.kill(process, signal.SIGCONT)
+        terminal.expect("word word")
+        for _ in range(600):
+            if not echoes(terminal):
+                break
+            time.sleep(0.05)
+        assert not echoes(terminal)
+        os.kill(process, signal.SIGTERM)
+    terminal.expect("same")
+    assert terminal.exit_code() in (0, 1)
+
+
+@pytest.mark.parametrize("place", ["banner", "reader"])
+def test_ctrl_c_between_the_banner_and_the_prompt_does_not_leave(tmp_path: Path, place: str) -> None:
+    interrupt = "os.kill(os.getpid(), signal.SIGINT)"
+    driver = {
+        "banner": "say = chat.say\n"
+        f"def pressed(*arguments, **options):\n    say(*arguments, **options)\n    {interrupt}\n"
+        "chat.say = pressed\n",
+        "reader": "from localspec.cli import line_editor\nmake = line_editor.prompt_reader\n"
+        f"def pressed(*arguments):\n    {interrupt}\n    return make(*arguments)\n"
+        "line_editor.prompt_reader = pressed\n",
+    }[place]
+    terminal = Terminal(
+        tmp_path, "-c", f"import os, signal, localspec.cli.chat as chat\n{driver}{DRIVER}", "chat"
+    )
+    terminal.expect("/exit or Ctrl-D leaves.")
+    terminal.child.send("still here\r")
+    terminal.expect("user:still here")
+    terminal.enter("/exit")
+    assert terminal.exit_code() == 0
+
+
 def test_history_reaches_across_runs(tmp_path: Path) -> None:
     for keys in ("remembered", UP):
         terminal = Terminal(tmp_path, "-c", DRIVER, "chat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,16 @@ POLL_SECONDS = 0.1
 """Many short waits, not an endless one: on Windows Ctrl-C is seen only when a wait ends."""
 
 
-def write_out(start: Start, write: Callable[[str], None], *, patient: bool = False) -> Completion:
+def write_out(
+    start: Start,
+    write: Callable[[str], None],
+    *,
+    patient: bool = False,
+    heed: Callable[[Sequence[int]], None] = lambda ids: None,
+) -> Completion:
     """Hand every piece of text to `write` and return the completion. Use in the main thread.
+
+    heed: gets the ids of each piece, before `write` gets its text.
 
     The first Ctrl-C cancels the answer, whose completion then says so; the second raises KeyboardInterrupt, unless
     `patient`: then it changes nothing.
@@ -35,6 +43,7 @@ def write_out(start: Start, write: Callable[[str], None], *, patient: bool = Fal
     pump = Pump([start], deliver)
     with _cancelling(pump, patient=patient), _reading(pump):
         while (event := pump.received(_next(items))) is not None:
+            heed(event[1].tokens)
             if event[1].text:
                 write(event[1].text)
             completion = event[1].completion or completion
@@ -85,17 +94,55 @@ def _cancelling(pump: Pump, *, patient: bool) -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
+class Interrupts(list[int]):
+    """Each Ctrl-C that came, and nothing else happened."""
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        """As a signal's handler."""
+        self.append(number)
+
+
 @contextlib.contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """In the block Ctrl-C raises nothing; `write_out` may let it stop an answer. Use in the main thread."""
+def interrupts_ignored() -> Iterator[Interrupts]:
+    """In the block Ctrl-C raises nothing; `write_out` may let it stop an answer. Use in the main thread.
+
+    The block gets those that came; a block within it gets the same.
+    """
     handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, Interrupts):
+        yield handler
+        return
+    interrupts = Interrupts()
     if handler not in (None, signal.SIG_IGN):
-        signal.signal(signal.SIGINT, lambda _signal, _frame: None)
+        signal.signal(signal.SIGINT, interrupts)
     try:
-        yield
+        yield interrupts
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
+
+
+class Repetition:
+    """Whether a running answer only repeats itself: at least 8 times the same, and 200 tokens of it."""
+
+    _TIMES, _TOKENS, _LONGEST = 8, 200, 64
+
+    def __init__(self) -> None:
+        self.found = False
+        self._ids: list[int] = []
+        self._next = self._TOKENS
+
+    def heed(self, ids: Sequence[int]) -> None:
+        """Take in what comes next; looks every few tokens."""
+        self._ids.extend(ids)
+        if not self.found and len(self._ids) >= self._next:
+            self._next = len(self._ids) + 20
+            self.found = any(self._has(period) for period in range(1, self._LONGEST + 1))
+
+    def _has(self, period: int) -> bool:
+        length = max(self._TOKENS, self._TIMES * period)
+        tail = self._ids[-length:]
+        return len(tail) == length and tail[period:] == tail[:-period]
 
 
 def cut_off(completion: Completion, max_tokens: int | None) -> str:
@@ -142,6 +189,7 @@ MEANINGS = {
     "decode_seconds": "from the first token to the last",
     "target_seconds": "in passes of the target",
     "draft_seconds": "in drafting",
+    "draft_ended_at": "tokens after which the draft drafted no more",
     "other_seconds": "in all else, such as choosing tokens",
     "draft_ended_at": "tokens until the draft ended; -: it did not",
     "tokens_per_second": "behind the first tokens, by decode seconds",

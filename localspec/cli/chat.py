@@ -13,7 +13,7 @@ import click
 
 from localspec.checks import WHEN_FULL
 from localspec.cli import opening
-from localspec.cli.answer import cut_off, figures, write_out
+from localspec.cli.answer import Interrupts, cut_off, figures, interrupts_ignored, write_out
 from localspec.cli.model_options import ModelOptions, names_model
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer, write_json
@@ -135,12 +135,23 @@ def _converse(
     if not is_terminal(sys.stdout):
         raise click.UsageError(f"A conversation needs a terminal, and one answer a prompt: {way}.")
     from localspec.cli.interactive import Chat
+    from localspec.cli.keyboard import Keyboard
     from localspec.cli.line_editor import prompt_reader
 
-    with opening.engine(options, consent) as llm:
+    keyboard, interrupts = Keyboard(), Interrupts()
+    attended = contextlib.ExitStack()
+
+    def loaded() -> None:
+        nonlocal interrupts
+        interrupts = attended.enter_context(interrupts_ignored())
+        attended.enter_context(keyboard.held())
+
+    # Ended before the engine is closed, and also where nothing was read.
+    with attended, opening.engine(options, consent, loading=keyboard.held, loaded=loaded) as llm, attended:
         if not consent.quiet:
             say("/help lists the commands, Ctrl-D leaves", dim=True)
-        Chat(llm, options, system, when_full=when_full, quiet=consent.quiet).run(prompt_reader())
+        chat = Chat(llm, options, system, when_full=when_full, quiet=consent.quiet)
+        chat.run(prompt_reader(keyboard, interrupts))
 
 
 def _answer_once(

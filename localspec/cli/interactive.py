@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.checks import check_when_full, user_path
-from localspec.cli.answer import cut_off, explained, figures, interrupts_ignored, write_out
+from localspec.cli.answer import Repetition, cut_off, explained, figures, interrupts_ignored, write_out
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS, flags
 from localspec.cli.terminal import busy, checked_text, say, write_answer
@@ -46,8 +46,11 @@ PLAIN_WORDS = {"exit": "exit", "quit": "exit", "help": "help"}
 """Alone on a line they are commands: whoever types one means the program."""
 KEYS = (
     "//text sends /text. Enter sends, Esc-Enter or Alt-Enter makes a new line. "
-    "Ctrl-C stops an answer and keeps what is there, or empties the line."
+    "Ctrl-C stops an answer and keeps what is there, or empties the line. "
+    "What is typed while an answer runs stands in the line after it, unsent."
 )
+REPEATS = "[The answer repeats itself: Ctrl-C ends one, and -n at the start bounds each.]"
+"""Said once: at a line break of the answer that runs, or under it."""
 LARGER = "-c/--ctx-size gives a larger context at the start."
 GO_ON = "/full drop_oldest goes on without the oldest turns, "
 MAKE_ROOM = f"/undo takes the last question and its answer back, /clear empties the conversation; {LARGER}"
@@ -147,16 +150,23 @@ class Chat:
 
     def _stream(self, start: Start) -> Completion:
         """Print the answer as it comes, with a spinner until the first word."""
+        repetition, told = Repetition(), False
         with contextlib.ExitStack() as waiting:
             waiting.enter_context(busy("reading"))
 
             def write(text: str) -> None:
+                nonlocal told
                 waiting.close()
                 write_answer(text)
+                if repetition.found and not told and text.endswith("\n"):
+                    say(REPEATS)
+                    told = True
 
-            completion = write_out(start, write, patient=True)
+            completion = write_out(start, write, patient=True, heed=repetition.heed)
         if completion.text and not completion.text.endswith("\n"):
             write_answer("\n")
+        if repetition.found and not told:
+            say(REPEATS)
         return completion
 
     def _do_help(self) -> None:

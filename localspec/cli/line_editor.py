@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 
+from localspec.cli.keyboard import Keyboard
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -74,13 +75,21 @@ def key_bindings() -> KeyBindings:
         if event.current_buffer.text:
             event.current_buffer.reset()
         else:
-            run_in_terminal(lambda: say("/exit or Ctrl-D leaves.", dim=True))
+            run_in_terminal(_say_how_to_leave)
 
     return bindings
 
 
-def prompt_reader() -> Callable[[], str]:
-    """A function that reads one entry; EOFError on Ctrl-D in an empty one."""
+def _say_how_to_leave() -> None:
+    say("/exit or Ctrl-D leaves.", dim=True)
+
+
+def prompt_reader(keyboard: Keyboard, interrupts: Sequence[int] = ()) -> Callable[[], str]:
+    """A function that reads one entry; EOFError on Ctrl-D in an empty one.
+
+    What was typed before stands in the line, unsent. interrupts: each Ctrl-C that came since the conversation is
+    there; one before the first entry is answered as one in it.
+    """
     session: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
@@ -88,4 +97,17 @@ def prompt_reader() -> Callable[[], str]:
         key_bindings=key_bindings(),
         history=History(history_path()),
     )
-    return session.prompt
+    entries = 0
+
+    def answer_early_interrupts() -> None:
+        if interrupts and not entries:
+            run_in_terminal(_say_how_to_leave)
+
+    def read() -> str:
+        nonlocal entries
+        try:
+            return session.prompt(default=keyboard.typed(), pre_run=answer_early_interrupts)
+        finally:
+            entries += 1
+
+    return read

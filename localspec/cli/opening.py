@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,14 +112,26 @@ def names(options: ModelOptions) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def engine(options: ModelOptions, consent: Consent) -> Iterator[LLM]:
-    """The loaded engine; pulls the pair first where that is wanted. Closed at the end of the block."""
+def engine(
+    options: ModelOptions,
+    consent: Consent,
+    *,
+    loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    loaded: Callable[[], None] = lambda: None,
+) -> Iterator[LLM]:
+    """The loaded engine; pulls the pair first where that is wanted. Closed at the end of the block.
+
+    loading: what a load happens in. loaded: called after it, before anything is said.
+    """
     try:
-        llm = _load(options, consent)
+        with loading():
+            llm = _load(options, consent)
     except NotDownloaded as missing:
         _pull(missing, consent)
-        llm = _load(options, consent)
+        with loading():
+            llm = _load(options, consent)
     with contextlib.closing(llm):
+        loaded()
         for warning in llm.warnings:
             say(f"warning: {in_flags(warning)}")
         if not consent.quiet:

@@ -16,6 +16,7 @@ from typing import Any
 from localspec.errors import BackendError, InvalidRequest
 from localspec.system.at_exit import close_before_library
 from localspec.system.load_watch import LoadWatch, current_watch
+from localspec.system.signals import in_main_thread, signals_noted
 
 PACKAGE = "llama-cpp-python"
 TESTED = ("0.3.36", "0.3.37")
@@ -41,16 +42,23 @@ def library() -> Any:
 @cache
 def _load() -> Any:
     _check_version()
+    with signals_noted():  # what an import raises halfway is taken for a broken installation, there or here
+        llama_cpp = _imported()
+    _check_shape(llama_cpp)
+    llama_cpp.llama_log_set(_log_callback(llama_cpp), None)
+    with signals_noted():
+        llama_cpp.llama_backend_init()
+    close_before_library(lambda: _silence(llama_cpp))
+    return llama_cpp
+
+
+def _imported() -> Any:
     try:
         import llama_cpp
     except Exception as error:  # a missing shared library surfaces as OSError, RuntimeError or others
         raise BackendError(
             f"llama-cpp-python could not load its library: {error}.", f"Reinstall it: {_install()}"
         ) from error
-    _check_shape(llama_cpp)
-    llama_cpp.llama_log_set(_log_callback(llama_cpp), None)
-    llama_cpp.llama_backend_init()
-    close_before_library(lambda: _silence(llama_cpp))
     return llama_cpp
 
 
@@ -135,7 +143,9 @@ def _log_callback(llama_cpp: Any) -> Any:
     def callback(level: int, text: bytes, _data: object) -> None:
         try:
             _take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
-        except BaseException as error:  # Ctrl-C, most likely: raised in here it would be lost
+        except (
+            BaseException
+        ) as error:  # from a log handler of the application: raised in here it would be lost
             _interrupt.append(error)
             stop_loading()
 
@@ -165,16 +175,17 @@ def forget_log() -> None:
 _go_on = ctypes.create_string_buffer(b"x")
 
 
-def loading_gate(llama_cpp: Any) -> dict[str, Any]:
+def loading_gate(llama_cpp: Any, noted: list[BaseException]) -> dict[str, Any]:
     """Parameters by which `stop_loading` ends a load: the same native `strlen` as in `CancelFlag`, inverted.
 
     On Windows a float before the pointer moves it to another register, so a load there runs to its end. A watched
-    load reports and ends through Python instead, once for each tensor. Keep the result while the load runs.
+    load, and one in the main thread, reports and ends through Python instead, once for each tensor: only there do
+    signal handlers run. noted: what they raised (`signals_noted`) ends the load. Keep the result while the load runs.
     """
     _go_on[0] = b"x"
     _interrupt.clear()
-    if (watch := current_watch()) is not None:
-        return {"progress_callback": llama_cpp.llama_progress_callback(_progress(watch))}
+    if (watch := current_watch()) is not None or in_main_thread():
+        return {"progress_callback": llama_cpp.llama_progress_callback(_progress(watch, noted))}
     if sys.platform == "win32":
         return {}
     return {
@@ -183,11 +194,11 @@ def loading_gate(llama_cpp: Any) -> dict[str, Any]:
     }
 
 
-def _progress(watch: LoadWatch) -> Any:
+def _progress(watch: LoadWatch | None, noted: list[BaseException]) -> Any:
     def progress(fraction: float, _data: object) -> bool:
         try:
-            return watch.advance(fraction) and _go_on[0] != b"\0"
-        except BaseException as error:  # from whoever is told, or Ctrl-C: raised in here it would be lost
+            return (watch is None or watch.advance(fraction)) and not noted and _go_on[0] != b"\0"
+        except BaseException as error:  # from whoever is told: raised in here it would be lost
             _interrupt.append(error)
             return False
 
@@ -197,11 +208,6 @@ def _progress(watch: LoadWatch) -> Any:
 def stop_loading() -> None:
     """End the load that runs."""
     _go_on[0] = b"\0"
-
-
-def interrupted() -> bool:
-    """Whether something was raised while llama.cpp was calling back."""
-    return bool(_interrupt)
 
 
 def raise_interrupt() -> None:

@@ -9,13 +9,16 @@ import numpy as np
 
 from localspec.errors import StateError
 from localspec.llama import backend
+from localspec.system.signals import signals_noted
 
 
 def copied_cells(lib: Any, handle: Any, sequence_id: int, size: int) -> bytearray:
     """llama.cpp's own copy of the cells, `size` bytes. Raises `StateError`."""
     cells = bytearray(size)
     place = (ctypes.c_uint8 * size).from_buffer(cells)
-    if lib.llama_state_seq_get_data(handle, place, size, sequence_id) != size:
+    with signals_noted():
+        copied = lib.llama_state_seq_get_data(handle, place, size, sequence_id)
+    if copied != size:
         raise StateError(
             f"llama.cpp could not copy the cells of sequence {sequence_id}.", "Read the prompt again."
         )
@@ -27,7 +30,9 @@ def put_cells(lib: Any, handle: Any, sequence_id: int, cells: memoryview) -> Non
     backend.forget_log()
     source = np.frombuffer(cells, np.uint8)
     pointer = source.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-    if lib.llama_state_seq_set_data(handle, pointer, len(source), sequence_id) != len(source):
+    with signals_noted():
+        taken = lib.llama_state_seq_set_data(handle, pointer, len(source), sequence_id)
+    if taken != len(source):
         raise refused_cells(len(source), "bytes")
 
 

@@ -26,6 +26,7 @@ from localspec.llama import backend
 from localspec.llama.cells import copied_cells, put_cells, refused_cells
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
+from localspec.system.signals import signals_noted
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -84,10 +85,13 @@ class Context:
         self._lib = lib = backend.library()
         claim_process()
         backend.forget_log()
-        self._handle = lib.llama_init_from_model(weights.handle, self._params())
-        if backend.interrupted():
-            self._free()
+        try:
+            with signals_noted():
+                self._handle = lib.llama_init_from_model(weights.handle, self._params())
             backend.raise_interrupt()
+        except BaseException:
+            self._free()
+            raise
         if not self._handle:
             raise ModelLoadError(
                 f"llama.cpp could not make a context of {self.n_ctx} tokens for {weights.path}: "
@@ -147,9 +151,10 @@ class Context:
     def _timed_pass(self, wait: bool) -> int:
         """llama_decode's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
         started = time.perf_counter()
-        code = int(self._lib.llama_decode(self._handle, self._batch))
-        if wait:
-            self._lib.llama_synchronize(self._handle)
+        with signals_noted():
+            code = int(self._lib.llama_decode(self._handle, self._batch))
+            if wait:
+                self._lib.llama_synchronize(self._handle)
         self.decode_seconds += time.perf_counter() - started
         return code
 

@@ -9,6 +9,7 @@ from localspec.errors import InvalidRequest, ModelLoadError
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import backend
 from localspec.system.cores import physical_cores
+from localspec.system.signals import signals_noted
 
 FORMATS = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "bf16": 32, "f16": 1}
 """Format names and llama.cpp's numbers of them."""
@@ -34,7 +35,10 @@ def requantize(source: Path, destination: Path, format_name: str, *, threads: in
     unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.part")
     backend.forget_log()
     try:
-        code = lib.llama_model_quantize(backend.encode_path(source), backend.encode_path(unfinished), params)
+        with signals_noted():
+            code = lib.llama_model_quantize(
+                backend.encode_path(source), backend.encode_path(unfinished), params
+            )
         if code != 0:
             raise ModelLoadError(
                 f"llama.cpp could not requantize {source}: {backend.last_log_line() or f'code {code}'}.",

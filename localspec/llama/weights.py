@@ -9,13 +9,14 @@ from typing import Any
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag
-from localspec.errors import LoadCancelled, ModelLoadError
+from localspec.errors import ModelLoadError
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.vocabulary import Vocabulary
 from localspec.system.forks import check_process, is_forked
 from localspec.system.load_watch import check_cancelled
+from localspec.system.signals import signals_noted
 
 
 class Weights:
@@ -45,23 +46,18 @@ class Weights:
         self.repack = repack
         self.vocab_only = vocab_only
         self._lib = backend.library()
-        gate = backend.loading_gate(self._lib)
         params = backend.set_fields(
             self._lib.llama_model_default_params(),
             n_gpu_layers=self.gpu_layers,
             load_mode=self._lib.LLAMA_LOAD_MODE_MMAP if use_mmap else self._lib.LLAMA_LOAD_MODE_NONE,
             use_extra_bufts=repack,
             vocab_only=vocab_only,
-            **gate,
         )
-        backend.forget_log()
-        self._handle = self._lib.llama_model_load_from_file(backend.encode_path(self.path), params)
-        if backend.interrupted():
-            self.close()
-            backend.raise_interrupt()
         try:
+            self._load(params)
+            backend.raise_interrupt()
             check_cancelled()
-        except LoadCancelled:
+        except BaseException:
             self.close()
             raise
         if not self._handle:
@@ -70,9 +66,16 @@ class Weights:
                 "Check the file, the free memory and the number of GPU layers.",
                 path=str(self.path),
             )
-        self.n_swa = int(self._lib.llama_model_n_swa(self._handle))
-        self.is_recurrent = bool(self._lib.llama_model_is_recurrent(self._handle))
-        self.is_hybrid = bool(self._lib.llama_model_is_hybrid(self._handle))
+        self.n_swa: int = int(self._lib.llama_model_n_swa(self._handle))
+        self.is_recurrent: bool = bool(self._lib.llama_model_is_recurrent(self._handle))
+        self.is_hybrid: bool = bool(self._lib.llama_model_is_hybrid(self._handle))
+
+    def _load(self, params: Any) -> None:
+        backend.forget_log()
+        with signals_noted() as noted:
+            gate = backend.loading_gate(self._lib, noted)
+            backend.set_fields(params, **gate)
+            self._handle = self._lib.llama_model_load_from_file(backend.encode_path(self.path), params)
 
     @property
     def handle(self) -> Any:
