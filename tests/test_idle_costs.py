@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,36 @@ def test_measuring_ends_with_an_llm_that_nobody_holds(files, tmp_path, monkeypat
     assert measuring()
     del llm
     eventually(lambda: not measuring())
+
+
+def test_an_llm_that_nobody_holds_is_gone_in_the_middle_of_its_measuring(files, tmp_path, quiet, monkeypatch):
+    pass_ = Interrupted(monkeypatch, moment=3)  # goes on until it is cancelled
+    llm = load(files, tmp_path)
+    weights = llm._keeper._engine.target.weights
+    assert pass_.begun.wait(SECONDS)
+    gone = weakref.ref(llm)
+    del llm
+    assert gone() is None
+    eventually(lambda: weights._handle is None and not measuring())
+    assert pass_.num_passes == 3
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
+def test_a_pass_that_fails_ends_the_measuring_in_silence(files, tmp_path, quiet, monkeypatch, error):
+    timed, widths = Calibrator.time, iter(range(1000))
+
+    def failing(calibrator, width):
+        if next(widths) == 4:
+            raise error("no more")
+        return timed(calibrator, width)
+
+    monkeypatch.setattr(Calibrator, "time", failing)
+    with load(files, tmp_path) as llm:
+        eventually(lambda: not measuring())
+        assert llm._keeper._idle.over
+        engine = llm._keeper._engine
+        assert engine.target.length(0) == engine.draft.length(0) == 0
+        assert next(widths) == 5 and llm.generate("abc", **GREEDY).ids
 
 
 def test_measuring_keeps_no_weights_in_memory(files, tmp_path, quiet, monkeypatch):
