@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, AsyncLLM
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.calibrate import WIDTHS, Calibrator, calibrate
 from localspec.decoding.costs import BUSY, LEARNED, CostTable
@@ -339,3 +340,62 @@ def test_a_padded_pass_is_assumed_to_cost_what_it_costs(files):
         assert not plain.measured and not plain.paced
     finally:
         engine.close()
+
+
+# Several at once, and asyncio
+
+
+def test_two_llms_in_a_process_are_measured_each_for_itself(files, tmp_path, quiet):
+    with load(files, tmp_path / "plain", draft_tokens=0) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+    first, second = (load(files, tmp_path / name) for name in ("first", "second"))
+    with first, second:
+        assert first.generate("abc", **GREEDY).ids == second.generate("abc", **GREEDY).ids == expected
+        eventually(lambda: not measuring())
+        for llm in (first, second):
+            assert llm._keeper._costs.certain
+            assert llm.generate("abc", **GREEDY).ids == expected
+        assert first._keeper._costs.target is not second._keeper._costs.target
+
+
+def test_closing_one_llm_leaves_the_measuring_of_the_other(files, tmp_path, quiet, monkeypatch):
+    pass_ = Interrupted(monkeypatch, moment=3)
+    first, second = (load(files, tmp_path / name) for name in ("first", "second"))
+    assert pass_.begun.wait(SECONDS)
+    monkeypatch.undo()  # passes are as short as ever from here on
+    first.close()
+    with second:
+        assert second.generate("abc", **GREEDY).ids
+    eventually(lambda: not measuring())
+
+
+@pytest.mark.parametrize("end", ["task", "answer", "llm", "close", "drop"])
+@pytest.mark.parametrize("moment", [1, 6])
+def test_asyncio_ends_a_measuring_pass_in_its_middle(files, tmp_path, quiet, monkeypatch, end, moment):
+    with load(files, tmp_path, draft_tokens=0) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+    pass_ = Interrupted(monkeypatch, moment)
+
+    async def main() -> None:
+        llm = AsyncLLM(load(files, tmp_path))
+        assert await asyncio.to_thread(pass_.begun.wait, SECONDS)
+        if end == "close":
+            await asyncio.wait_for(llm.close(), 30)
+            return
+        if end == "task":
+            task = asyncio.create_task(llm.generate("abc", temperature=0, max_tokens=400))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        elif end != "drop":
+            answer = llm.stream("abc", temperature=0, max_tokens=400)
+            (answer if end == "answer" else llm).cancel()
+            async for _ in answer:
+                pass
+        if end != "drop":
+            assert (await llm.generate("abc", **GREEDY)).ids == expected
+            await llm.close()
+
+    asyncio.run(main())
+    eventually(lambda: not measuring())
