@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
@@ -58,6 +60,11 @@ def _both(first: Notify, second: Notify) -> Notify:
     return notify
 
 
+def _unload_if_idle(seconds: float, reference: weakref.ref[LLM]) -> float | None:
+    llm = reference()
+    return None if llm is None else llm.unload_if_idle(seconds)
+
+
 class LLM:
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
@@ -72,9 +79,10 @@ class LLM:
         self._timers: list[IdleTimer] = []
         if unload_after is not None:
             seconds = unload_after
-            self._timers.append(IdleTimer(self, lambda llm: llm.unload_if_idle(seconds), seconds, "idle"))
+            self._timers.append(IdleTimer(self, partial(_unload_if_idle, seconds), seconds, "idle"))
         if keeper.may_measure:
             self._timers.append(IdleTimer(self, LLM._measure_if_idle, QUIET_SECONDS, "measuring"))
+            weakref.finalize(self, self._queue.cancel_idle_turn).atexit = False
         close_at_exit(self)
 
     @classmethod
@@ -350,13 +358,23 @@ class LLM:
             engine.forget()
             return self._keeper.calibrate(redo=redo, notify=notify, skip=skip)
 
-    def _measure_if_idle(self) -> float | None:
-        """Measure a little if nobody used the engine for a while; returns when to look again, None for never."""
-        with self._queue.idle_turn(QUIET_SECONDS) as turn:
-            if turn is not None and self._may_measure:
-                self._keeper.measure_idly(lambda: turn.cancelled)
-                self._keeper.keep_costs()
-        return QUIET_SECONDS if self._may_measure and self._keeper.may_measure else None
+    @staticmethod
+    def _measure_if_idle(reference: weakref.ref[LLM]) -> float | None:
+        """Measure a little if nobody used the engine for a while; returns when to look again, None for never.
+
+        The LLM is not kept alive by it: its end cancels the turn.
+        """
+        llm = reference()
+        if llm is None:
+            return None
+        queue, keeper = llm._queue, llm._keeper
+        with queue.idle_turn(QUIET_SECONDS) as turn:
+            if turn is not None and llm._may_measure:
+                llm = None
+                keeper.measure_idly(lambda: turn.cancelled)
+                keeper.keep_costs()
+        llm = reference()
+        return QUIET_SECONDS if llm is not None and llm._may_measure and keeper.may_measure else None
 
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
@@ -119,6 +120,7 @@ def generate(
     processors: Sequence[LogitsProcessor] = (),
     sampler: Sampler | None = None,
     enough: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
     **sizes: int,
 ) -> tuple[list[int], list[Step]]:
     """Run the real loop to its end, or until `enough` ids are there; checks the invariant after every round.
@@ -134,6 +136,7 @@ def generate(
         prompt,
         rule=make_rule(seed),
         check=lambda token: "stop" if token in eog else None,
+        clock=clock,
     )
     steps = []
     for step in run(generation):

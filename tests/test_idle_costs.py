@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, AsyncLLM
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.calibrate import WIDTHS, Calibrator, calibrate
 from localspec.decoding.costs import BUSY, LEARNED, CostTable
@@ -186,6 +188,36 @@ def test_measuring_ends_with_an_llm_that_nobody_holds(files, tmp_path, monkeypat
     eventually(lambda: not measuring())
 
 
+def test_an_llm_that_nobody_holds_is_gone_in_the_middle_of_its_measuring(files, tmp_path, quiet, monkeypatch):
+    pass_ = Interrupted(monkeypatch, moment=3)  # goes on until it is cancelled
+    llm = load(files, tmp_path)
+    weights = llm._keeper._engine.target.weights
+    assert pass_.begun.wait(SECONDS)
+    gone = weakref.ref(llm)
+    del llm
+    assert gone() is None
+    eventually(lambda: weights._handle is None and not measuring())
+    assert pass_.num_passes == 3
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
+def test_a_pass_that_fails_ends_the_measuring_in_silence(files, tmp_path, quiet, monkeypatch, error):
+    timed, widths = Calibrator.time, iter(range(1000))
+
+    def failing(calibrator, width):
+        if next(widths) == 4:
+            raise error("no more")
+        return timed(calibrator, width)
+
+    monkeypatch.setattr(Calibrator, "time", failing)
+    with load(files, tmp_path) as llm:
+        eventually(lambda: not measuring())
+        assert llm._keeper._idle.over
+        engine = llm._keeper._engine
+        assert engine.target.length(0) == engine.draft.length(0) == 0
+        assert next(widths) == 5 and llm.generate("abc", **GREEDY).ids
+
+
 def test_measuring_keeps_no_weights_in_memory(files, tmp_path, quiet, monkeypatch):
     """Neither does it count as a use, nor are weights loaded for it."""
     Interrupted(monkeypatch)
@@ -292,7 +324,8 @@ def test_measuring_is_skipped_after_any_pass_and_keeps_what_is_known():
             context, verifies=True, clock=clock, skip=lambda asked=asked, n=after: next(asked) >= n
         )
         assert found.table.time(1) > 0 and found.complete == (after == 30) and context.length(0) == 0
-        assert all(sure < 1 for sure in found.table.certainty.values()) or after == 30
+        assert set(found.table.seconds) == set(WIDTHS) or after < 30  # nothing of a width that was timed once
+        assert len(found.table.seconds) <= max(after, 8) / 2 or after == 30
 
 
 # What is assumed
@@ -307,3 +340,62 @@ def test_a_padded_pass_is_assumed_to_cost_what_it_costs(files):
         assert not plain.measured and not plain.paced
     finally:
         engine.close()
+
+
+# Several at once, and asyncio
+
+
+def test_two_llms_in_a_process_are_measured_each_for_itself(files, tmp_path, quiet):
+    with load(files, tmp_path / "plain", draft_tokens=0) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+    first, second = (load(files, tmp_path / name) for name in ("first", "second"))
+    with first, second:
+        assert first.generate("abc", **GREEDY).ids == second.generate("abc", **GREEDY).ids == expected
+        eventually(lambda: not measuring())
+        for llm in (first, second):
+            assert llm._keeper._costs.certain
+            assert llm.generate("abc", **GREEDY).ids == expected
+        assert first._keeper._costs.target is not second._keeper._costs.target
+
+
+def test_closing_one_llm_leaves_the_measuring_of_the_other(files, tmp_path, quiet, monkeypatch):
+    pass_ = Interrupted(monkeypatch, moment=3)
+    first, second = (load(files, tmp_path / name) for name in ("first", "second"))
+    assert pass_.begun.wait(SECONDS)
+    monkeypatch.undo()  # passes are as short as ever from here on
+    first.close()
+    with second:
+        assert second.generate("abc", **GREEDY).ids
+    eventually(lambda: not measuring())
+
+
+@pytest.mark.parametrize("end", ["task", "answer", "llm", "close", "drop"])
+@pytest.mark.parametrize("moment", [1, 6])
+def test_asyncio_ends_a_measuring_pass_in_its_middle(files, tmp_path, quiet, monkeypatch, end, moment):
+    with load(files, tmp_path, draft_tokens=0) as llm:
+        expected = llm.generate("abc", **GREEDY).ids
+    pass_ = Interrupted(monkeypatch, moment)
+
+    async def main() -> None:
+        llm = AsyncLLM(load(files, tmp_path))
+        assert await asyncio.to_thread(pass_.begun.wait, SECONDS)
+        if end == "close":
+            await asyncio.wait_for(llm.close(), 30)
+            return
+        if end == "task":
+            task = asyncio.create_task(llm.generate("abc", temperature=0, max_tokens=400))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        elif end != "drop":
+            answer = llm.stream("abc", temperature=0, max_tokens=400)
+            (answer if end == "answer" else llm).cancel()
+            async for _ in answer:
+                pass
+        if end != "drop":
+            assert (await llm.generate("abc", **GREEDY)).ids == expected
+            await llm.close()
+
+    asyncio.run(main())
+    eventually(lambda: not measuring())

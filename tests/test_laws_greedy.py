@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedLength, FixedPlan
+from localspec.decoding.costs import CostTable
 from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
@@ -50,6 +53,32 @@ def test_greedy_equals_plain(kind, num_draft_tokens, plain):
         TARGET, make_drafter(kind), n_vocab=V, params=GREEDY, num_draft_tokens=num_draft_tokens
     )
     assert tokens == plain
+
+
+@pytest.mark.parametrize("kind", ["perfect", "mediocre", "ngram"])
+def test_greedy_equals_plain_whatever_is_believed_and_learned_of_costs(kind, plain):
+    """Costs that are wrong, assumed or measured, on a machine whose passes take anything."""
+    rng, now, drafted = np.random.default_rng(0), [0.0], 0
+
+    def clock() -> float:
+        now[0] += float(rng.exponential(0.01))
+        return now[0]
+
+    def believed(step: float) -> CostTable:
+        widths = (1, 2, 4, 8, 32)
+        sure = dict(zip(widths, rng.choice([0.0, 0.3, 0.9], size=5).tolist(), strict=True))
+        return CostTable({w: step * w**0.3 * 20 ** rng.uniform(-1, 1) for w in widths}, certainty=sure)
+
+    for _ in range(12):
+        controller = AdaptiveController(believed(0.01), believed(0.0001))
+        for _ in range(3):  # what one answer learns, the next goes by
+            tokens, steps = generate(
+                TARGET, make_drafter(kind), n_vocab=V, params=GREEDY, controller=controller, clock=clock
+            )
+            assert tokens == plain
+            drafted += sum(step.num_drafted for step in steps)
+            controller.target.improve(believed(0.01), slopes=False, complete=False)
+    assert drafted
 
 
 @pytest.mark.parametrize("num_draft_tokens", [1, 3, 7])

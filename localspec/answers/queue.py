@@ -154,6 +154,12 @@ class AnswerQueue:
             while self._stop_background() and not self._is_in_background:
                 self._changed.wait()
 
+    def cancel_idle_turn(self) -> None:
+        """End what `idle_turn` lets run, without waiting for its end."""
+        if not is_forked():
+            with self._changed:
+                self._stop_background()
+
     def _stop_background(self) -> bool:
         """Tell it to end; whether there is one."""
         if self._background is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from localspec.decoding.costs import CostTable
+from localspec.decoding.costs import DOUBTED, PLAUSIBLE, CostTable
 from localspec.decoding.session import Context, Span
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 32)
@@ -27,8 +27,13 @@ FILLING = 32
 """Tokens of the passes that only fill cells: short ones, for whoever waits for the machine."""
 UNSTEADY = 1.3
 """Passes whose median is this much above their least were disturbed: the machine is busy with something else."""
-SINGLE, DISTURBED = 0.3, 0.6
-"""Certainty of a width that was timed once, and the most that disturbed passes give."""
+DISTURBED = 0.6
+"""The most certainty that disturbed passes give. A width that was timed only once says nothing: that pass may have
+stalled."""
+GROUP = 4
+"""Widths that are timed in turn before the next ones are: whoever interrupts leaves what was timed twice."""
+MANY = 8
+"""Passes of one token after which it is believed that a wider one takes less."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def calibrate(
     clock: Callable[[], float] = time.perf_counter,
     skip: Callable[[], bool] = lambda: False,
 ) -> Calibration:
-    """Measure T(n, L): the least of `repeats` passes in turn, fewer once `max_seconds` are over.
+    """Measure T(n, L): the least of `repeats` passes in turn, two once `max_seconds` are over.
 
     verifies: whether every token of a pass wants its logits (a target's pass) or only the last (a draft's).
     min_width: narrower passes are padded to this, and cost what it costs.
@@ -103,7 +108,7 @@ class Calibrator:
     @property
     def has_begun(self) -> bool:
         """Whether there is a result."""
-        return bool(self._samples.get(1))
+        return len(self._samples.get(1, ())) > 1
 
     def passes(self, repeats: int = 3, max_seconds: float = 12.0) -> Iterator[None]:
         """Make the passes, and come back after each. At least two turns of the widths, whatever they take."""
@@ -121,8 +126,8 @@ class Calibrator:
         self.time(1)  # the first pass of a graph is slower
         yield
         yield from self._turns(widths, repeats, started + 0.5 * max_seconds)
-        narrow = [width for width in widths if width <= NARROW]
-        yield from self._turns(narrow, repeats, started + 0.65 * max_seconds)
+        again = [width for width in widths if width <= NARROW or self._spread(width) >= UNSTEADY]
+        yield from self._turns(again, repeats, started + 0.65 * max_seconds)
         if far > near and not self._held:
             yield from self._again(self._near, started + 0.7 * max_seconds)
             yield from self._fill(far)
@@ -139,13 +144,19 @@ class Calibrator:
 
     def _turns(self, widths: Sequence[int], repeats: int, until: float) -> Iterator[None]:
         """Time the widths in turn, so that a busy moment spoils one sample of each at most."""
-        for turn in range(repeats):
-            if turn > 1 and self._clock() > until:
+        groups = [widths[start : start + GROUP] for start in range(0, len(widths), GROUP)]
+        turns = [group for group in groups for _ in range(2)]
+        for index, turn in enumerate([*turns, *[widths] * (repeats - 2)]):
+            if index >= len(turns) and self._clock() > until:
                 return
-            for width in widths:
+            for width in turn:
                 seconds = self.time(width)
                 self._samples.setdefault(width, []).append(seconds)
                 yield
+
+    def _spread(self, width: int) -> float:
+        """How far the median of a width's passes is above their least."""
+        return statistics.median(self._samples[width]) / min(self._samples[width])
 
     def _again(self, samples: list[float], until: float) -> Iterator[None]:
         while len(samples) < SLOPE_REPEATS and (len(samples) < 2 or self._clock() <= until):
@@ -166,18 +177,22 @@ class Calibrator:
         return tuple((7 + 31 * index) % self._context.n_vocab for index in range(count))
 
     def result(self) -> Calibration:
-        """What was measured so far, of which at least one pass of one token (`has_begun`)."""
-        ratios = [statistics.median(found) / min(found) for found in self._samples.values() if len(found) > 1]
-        spread = statistics.median(ratios) if ratios else 1.0
+        """What was measured so far, of which at least two passes of one token (`has_begun`)."""
+        samples = {width: found for width, found in self._samples.items() if len(found) > 1}
+        spread = statistics.median(self._spread(width) for width in samples)
         steady = spread < UNSTEADY
-        sure = 1.0 if steady else min(DISTURBED, 1 / spread**2)
-        seconds = {width: self._at_the_start(width, min(found)) for width, found in self._samples.items()}
+        seconds = {width: self._at_the_start(width, min(found)) for width, found in samples.items()}
         seconds[1] = min([seconds[1], *self._near])
         slope = 0.0
         if self._far:
             grown = (min(self._far) - min(self._near)) / self._distance
             slope = min(max(grown, 0.0), STEEPEST * min(self._near))
-        certainty = {width: sure if len(found) > 1 else SINGLE for width, found in self._samples.items()}
+        certainty = {}
+        for width in samples:
+            worst = max(spread, self._spread(width))
+            certainty[width] = 1.0 if worst < UNSTEADY else min(DISTURBED, 1 / worst**2)
+        if len(samples[1]) + len(self._near) < MANY and PLAUSIBLE * seconds[1] > min(seconds.values()):
+            certainty[1] = DOUBTED
         # Every row reads all cells for itself, so each costs what the first one does.
         table = CostTable(seconds, slope, slope, certainty=certainty)
         complete = all(len(self._samples.get(width, ())) > 1 for width in self._widths)

@@ -16,6 +16,14 @@ TRUST = 0.5
 """The same share for a faster pass than expected, as long as a pace is being learned."""
 PACE_PASSES = 2
 """Passes after which the pace of a machine where nothing was measured is known well enough to draft."""
+STRAY, IN_A_ROW = 1.1, 3
+"""Passes of a width that are all slower than expected by this factor, or all faster, and so many of them in a row:
+what was expected is wrong."""
+MEND = 0.5
+"""Share (of the logarithm) by which each further one of them moves what was expected."""
+PLAUSIBLE, DOUBTED = 0.9, 0.1
+"""A wider pass takes at least this share of one token's, which it contains: nothing makes passes fast, so a narrow
+one stalled where it seems to take less. What is put right by this has this certainty at most."""
 WORTH = 18.0
 """As many passes of answers say as much of a width as a calm measurement."""
 LEARNED = 0.5
@@ -48,6 +56,7 @@ class CostTable:
     _widths: list[int] = field(init=False, repr=False)
     _now: dict[int, float] = field(init=False, repr=False, default_factory=dict)
     _seen: dict[int, float] = field(init=False, repr=False, default_factory=dict)
+    _strays: dict[int, list[float]] = field(init=False, repr=False, default_factory=dict)
     _passes: float = field(init=False, repr=False, default=0.0)
     _has_news: bool = field(init=False, repr=False, default=False)
 
@@ -55,9 +64,22 @@ class CostTable:
         self.seconds = {int(width): float(value) for width, value in sorted(self.seconds.items())}
         self._widths = list(self.seconds)
         self.certainty = {width: float(self.certainty.get(width, 1.0)) for width in self._widths}
+        self._make_plausible()
         self._now = dict(self.seconds)
-        self._seen = {}
+        self._seen, self._strays = {}, {}
         self._passes = self._sure(self._widths[0]) / FOLLOW if self._widths else 0.0
+
+    def _make_plausible(self) -> None:
+        """No pass takes clearly less than one of a single token does: of those two, the slow one was disturbed."""
+        seconds, certainty = dict(self.seconds), dict(self.certainty)
+        measured = [seconds[width] for width in self._widths if certainty[width] > 0]
+        if measured and certainty.get(1, 1.0) < 1 and seconds[1] * PLAUSIBLE > min(measured):
+            seconds[1], certainty[1] = min(measured) / PLAUSIBLE, min(certainty[1], DOUBTED)
+        for width in self._widths:
+            if certainty[width] < 1 and seconds[width] < PLAUSIBLE * seconds.get(1, 0.0):
+                seconds[width] = PLAUSIBLE * seconds[1]
+                certainty[width] = min(certainty[width], DOUBTED)
+        self.seconds, self.certainty = seconds, certainty
 
     def time(self, width: int, length: int = 0) -> float:
         """Expected seconds of a pass of exactly this width."""
@@ -121,12 +143,16 @@ class CostTable:
         known = WORTH * self._sure(width) + self._seen.get(width, 0.0)
         self._seen[width] = self._seen.get(width, 0.0) + 1
         if not self.paced or (self._is_plain(width) and not self.certain):
-            self.rescale(ratio)
+            self.rescale(ratio, width)
+            return
+        wrong_by = self._contradiction(width, ratio)
+        if wrong_by is not None and self._sure(width) < 1:
+            self._mend(width, wrong_by)
             return
         ratio = min(max(ratio, 1 / MAX_DRIFT), MAX_DRIFT)
         # As long as the curve is in doubt, a wide pass speaks of the curve and not of the machine.
         self.scale *= ratio ** (FOLLOW * min(1.0, (1 + known) / (1 + WORTH)))
-        self._correct(width, ratio, 1 / (2 + known))
+        self._correct(width, ratio, max(1 / (2 + known), FOLLOW if self._sure(width) < 1 else 0.0))
 
     def _name(self, width: int) -> None:
         """Give a width that was interpolated an entry of its own."""
@@ -136,6 +162,35 @@ class CostTable:
             self.certainty = {**self.certainty, width: 0.0}
             insort(self._widths, width)
 
+    def _contradiction(self, width: int, ratio: float) -> float | None:
+        """By how much the last passes of a width all were slower, or all faster, at least; None where they were not.
+
+        width: 0 for passes of whatever widths.
+        """
+        before = self._strays.get(width, [])
+        if 1 / STRAY < ratio < STRAY:
+            self._strays[width] = []
+            return None
+        row = [*before, ratio] if before and (before[0] > 1) == (ratio > 1) else [ratio]
+        self._strays[width] = row[-IN_A_ROW:]
+        return min(row, key=lambda stray: abs(log2(stray))) if len(row) >= IN_A_ROW else None
+
+    def _mend(self, width: int, ratio: float) -> None:
+        """What was known of this width is wrong; or of one token, where most of the widths that were seen say so."""
+        self.certainty = {**self.certainty, width: min(self._sure(width), LEARNED)}
+        self._seen[width] = 1.0
+        moved = ratio**MEND
+        others = [other for other in self._strays if other not in (0, width)]
+        rows = {other: self._strays[other] for other in others if len(self._strays[other]) >= IN_A_ROW}
+        agree = [other for other, row in rows.items() if (row[0] > 1) == (ratio > 1)]
+        if 1 + len(agree) > len(others) - len(agree) > 0 and self._sure(1) < 1:
+            self.scale *= moved
+            for other in set(others) - set(agree):
+                if self._sure(other) < 1 or other == 1:
+                    self._now[other] /= moved
+        else:
+            self._correct(width, ratio, MEND)
+
     def _correct(self, width: int, ratio: float, gain: float) -> None:
         for other in self._widths:
             sure = self._sure(other)
@@ -144,20 +199,27 @@ class CostTable:
             elif sure >= 1 or self._is_plain(other):
                 continue
             else:
-                share = (1 - sure) * PER_OCTAVE ** abs(log2(other / width))
-            widest = 2.0 if sure >= 1 else 10.0
+                share = (1 - sure) / (1 + self._seen.get(other, 0.0)) * PER_OCTAVE ** abs(log2(other / width))
             moved = self._now[other] * ratio ** (gain * share)
-            self._now[other] = min(max(moved, self.seconds[other] / widest), self.seconds[other] * widest)
+            if sure >= 1:  # what was measured calmly is not that wrong
+                moved = min(max(moved, self.seconds[other] / 2), self.seconds[other] * 2)
+            elif self._seen.get(other, 0.0) < WORTH:
+                moved = max(moved, PLAUSIBLE * self._now[1])
+            self._now[other] = moved
 
-    def rescale(self, ratio: float) -> None:
-        """Learn that a pass took `ratio` times the expected seconds, in whatever widths."""
-        gain = 1 / (1 + self._passes)
+    def rescale(self, ratio: float, width: int = 0) -> None:
+        """Learn that a pass took `ratio` times the expected seconds, in whatever widths, or in this one."""
+        wrong_by, gain = self._contradiction(width, ratio), 1 / (1 + self._passes)
         low, high = 1 / MAX_DRIFT, MAX_DRIFT
         if gain > FOLLOW:  # still learning: what else runs makes passes slow, and nothing makes them fast
             low, high = 0.0, high if self._passes else ratio
-            gain = max(gain, TRUST) if ratio < 1 else gain
+            if ratio < 1:  # far too fast: what was learned so far was a pass that stalled
+                gain = 1.0 if ratio < 1 / MAX_DRIFT else max(gain, TRUST)
         self._passes += 1
         self._has_news |= not self.certain
+        if wrong_by is not None and gain < MEND:
+            self.scale *= wrong_by**MEND
+            return
         self.scale *= min(max(ratio, low), high) ** max(gain, FOLLOW)
 
     def _sure(self, width: int) -> float:

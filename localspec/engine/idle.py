@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Owner = TypeVar("Owner", bound=object)
+Look = Callable[[weakref.ref[Owner]], float | None]
 
 
 class IdleTimer:
     """Looks after an owner, which it does not keep alive, from a thread of its own until `stop`.
 
-    look: does what is due; returns after how many seconds to look again, None for never. First after `seconds`.
+    look: does what is due; returns after how many seconds to look again, None for never. First after `seconds`. It is
+    given a reference to the owner, so that what takes long need not keep it alive.
     """
 
-    def __init__(
-        self, owner: Owner, look: Callable[[Owner], float | None], seconds: float, name: str = "idle"
-    ) -> None:
+    def __init__(self, owner: Owner, look: Look[Owner], seconds: float, name: str = "idle") -> None:
         self._stopped = threading.Event()
         weakref.finalize(owner, self._stopped.set).atexit = False
         arguments = (weakref.ref(owner), look, self._stopped, seconds)
@@ -31,14 +31,10 @@ class IdleTimer:
 
 def _look_after(
     reference: weakref.ref[Owner],
-    look: Callable[[Owner], float | None],
+    look: Look[Owner],
     stopped: threading.Event,
     seconds: float,
 ) -> None:
     wait: float | None = seconds
     while wait is not None and not stopped.wait(wait):
-        owner = reference()
-        if owner is None:
-            return
-        wait = look(owner)
-        del owner
+        wait = look(reference)

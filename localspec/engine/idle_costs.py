@@ -36,7 +36,7 @@ class IdleCalibration:
         For whoever has the engine's turn. A pass that is cancelled meanwhile ends it too.
         """
         for role in sorted(roles(engine, costs), key=lambda role: role.verifies):
-            if not role.table.certain and not stop():
+            if not (role.table.certain or self.over or stop()):
                 self._measure(role, stop)
         open_ = [role for role in roles(engine, costs) if not role.table.certain and self._seconds(role) > 0]
         self.over = self.over or not open_
@@ -65,8 +65,8 @@ class IdleCalibration:
                     break
         except DecodeCancelled:
             pass
-        except LocalspecError as error:
-            log.info("costs are not measured: %s", error.message)
+        except Exception as error:  # nobody waits for it, and nobody could be told
+            log.info("costs are not measured: %s", error, exc_info=not isinstance(error, LocalspecError))
             self.over = True
         finally:
             _cut(role, held)
