@@ -189,7 +189,6 @@ MEANINGS = {
     "decode_seconds": "from the first token to the last",
     "target_seconds": "in passes of the target",
     "draft_seconds": "in drafting",
-    "draft_ended_at": "tokens after which the draft drafted no more",
     "other_seconds": "in all else, such as choosing tokens",
     "draft_ended_at": "tokens until the draft ended; -: it did not",
     "tokens_per_second": "behind the first tokens, by decode seconds",
