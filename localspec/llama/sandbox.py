@@ -36,13 +36,23 @@ _SECONDS = 10.0
 """Of computing, for what its steps do not tell."""
 _SOURCE, _NODES = 1 << 18, 20_000
 """Characters of a template, and parts of what it says: compiling takes up to 5 kB of memory for each part."""
-_BITS = 1 << 16
-"""Of whole numbers: the time of dividing them grows with the square."""
+_BITS = 2000
+"""Of whole numbers: the time of dividing them grows with the square, and Python writes out no long ones."""
+_BLOCK = "{% set %}"
+"""The filter of all that is written between `{% set %}` and `{% endset %}`: no template can name it."""
+_COMPARED = 1 << 30
+"""Characters that one search may compare: about a second, in which nothing else runs."""
+_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1", "utf-16", "utf-32")
+_TOO_LARGE = "it computes with a number that is too large"
 _MOST_PARTS = 100_000
 _CONTAINERS: tuple[type[Iterable[Any]], ...] = (
     list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()),
 )  # fmt: skip
 _SPLITS = ("split", "rsplit", "splitlines")
+_FROM_BEHIND = ("rfind", "rindex", "rsplit", "rpartition")
+_STRIPS = ("strip", "lstrip", "rstrip", "trim")
+_WHOLE = ("join", "sum", "list", "sort", "groupby", "min", "max", "reverse", "urlencode")
+_LAZY = ("select", "reject", "selectattr", "rejectattr", "map", "batch", "slice", "unique")
 
 
 class TooMuch(Exception):
@@ -108,6 +118,8 @@ def _measured(value: Any) -> int:
     allowed = _current.get()
     if isinstance(value, (str, bytes)):
         return allowed.check(sys.getsizeof(value))
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise TooMuch(_TOO_LARGE)
     size = _size(value, allowed.value)
     allowed.spend(size >> 4)
     return size
@@ -121,6 +133,14 @@ def _kept(value: Any) -> Any:
     return value
 
 
+def _cut(value: Any) -> Any:
+    """A slice, paid for: a text is a copy, a list holds what there was."""
+    if isinstance(value, (str, bytes)):
+        return _kept(value)
+    _spend(8 * len(value) if isinstance(value, (list, tuple)) else _STEP)
+    return value
+
+
 def _need(amount: int) -> None:
     allowed = _current.get()
     allowed.check(amount)
@@ -131,7 +151,48 @@ def _spend(amount: int) -> bool:
     return True
 
 
-# -- what operators, methods and filters would make
+def _items(values: Iterable[Any]) -> Iterator[Any]:
+    """`values`, each paid for as it is taken."""
+    for value in values:
+        _spend(_STEP)
+        yield value
+
+
+# -- what operators, methods and filters would make, and how long they would search
+
+
+def _searched(text: Any, sought: Any) -> None:
+    """Pays for a search whose time is the product of both lengths at worst."""
+    if isinstance(text, (str, bytes)) and isinstance(sought, (str, bytes)):
+        compared = len(sought) * max(len(text) - len(sought) + 1, 0)
+        if compared > _COMPARED:
+            raise TooMuch("it searches for too long")
+        _spend(compared >> 3)
+
+
+def _stripped(text: Any, strip: Any) -> None:
+    """Pays for cutting off all characters that are in `strip`: each is looked for there."""
+    if isinstance(text, (str, bytes)) and isinstance(strip, (str, bytes)) and len(strip) > 64:
+        if len(text) * len(strip) > _COMPARED:
+            raise TooMuch("it searches for too long")
+        _spend(len(text) * len(strip) >> 3)
+
+
+def _tags(text: Any) -> None:
+    """Pays for removing tags: each copies the rest of the text."""
+    _spend(str(text).count("<") * len(str(text)) >> 3)
+
+
+def _searchable(value: Any) -> Any:
+    """`value`, in which `in` looks for something, paid for."""
+    _spend(_STEP)
+    if isinstance(value, range):
+        _spend(len(value))
+    elif isinstance(value, (list, tuple)):
+        _measured(value)
+    elif hasattr(value, "__next__"):
+        return _items(value)
+    return value
 
 
 def _number(value: Any) -> int:
@@ -144,9 +205,9 @@ def _repeated(text: Any, count: Any) -> int:
 
 def _filled(form: Any, values: Any) -> int:
     """A text with values put in by `%` or `format`: each place may take the largest."""
-    widths = [int(digits) for digits in re.findall(r"\d+", str(form))]
-    if re.search(r"\{[^{}]*:[^{}]*\{|%[^a-zA-Z%]*\*", str(form)):
+    if re.search(r"\{[^{}:]*:[^{}]*\{|%[^a-zA-Z%]*\*|\d{12}", str(form)):
         raise TooMuch("it computes the width of a field")
+    widths = [int(digits) for digits in re.findall(r"\d+", str(form))]
     places = str(form).count("%") + str(form).count("{")
     return _measured(form) + places * (_measured(values) + max(widths, default=0))
 
@@ -155,7 +216,7 @@ def _of_integers(operator: str, left: int, right: int) -> int:
     """Bits of the result, as bytes times the value's bound over the bound of bits."""
     bits = left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()
     if bits > _BITS:
-        raise TooMuch("it computes with a number that is too large")
+        raise TooMuch(_TOO_LARGE)
     return 0
 
 
@@ -176,6 +237,17 @@ def _of_replacing(text: Any, old: Any, new: Any = "", *_: Any) -> int:
 
 def _of_method(method: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     name = getattr(method, "__name__", "")
+    given = (*args, *kwargs.values())
+    if name in _FROM_BEHIND and given:
+        _searched(owner, given[0] if args else kwargs.get("sep"))
+    if name in _STRIPS and given:
+        _stripped(owner, given[0])
+    if name == "striptags":
+        _tags(owner)
+    if name in ("encode", "decode"):
+        encoding = str(args[0] if args else kwargs.get("encoding", "utf-8"))
+        if encoding.lower().replace("_", "-") not in _ENCODINGS:
+            raise TooMuch(f"it asks for the encoding {encoding[:40]!r}")
     if name in ("center", "ljust", "rjust", "zfill", "to_bytes"):
         return 4 * max((_number(value) for value in (*args, *kwargs.values())), default=0)
     if name == "expandtabs":
@@ -196,6 +268,10 @@ def _of_method(method: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 def _of_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     given = (*args, *kwargs.values())
+    if name == "trim" and given:
+        _stripped(value, given[0])
+    if name == "striptags":
+        _tags(value)
     if name == "center":
         return 4 * max(map(_number, given), default=0)
     if name in ("batch", "slice", "round"):
@@ -228,13 +304,33 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         _spend(_STEP)
         if len(args) > first:
             value = args[first]
-            if name in ("join", "sum") and not hasattr(value, "__len__"):
-                value = list(value)
-                args = (*args[:first], value, *args[first + 1 :])
+            if name in _WHOLE and hasattr(value, "__next__"):
+                value = list(_items(value))
+                _measured(value)
+            elif name in _LAZY and value and hasattr(value, "__iter__"):
+                value = _items(value)
+            args = (*args[:first], value, *args[first + 1 :])
             _need(_of_filter(name, value, args[first + 1 :], kwargs))
             if name == "sum" and any(hasattr(item, "__len__") for item in (*value, *args[first + 1 :])):
                 _spend(len(value) * _measured(value))  # each step copies what there is so far
         return _kept(function(*args, **kwargs))
+
+    return guarded
+
+
+def _guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands after `is`, paid for."""
+    first = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        _spend(_STEP)
+        if name == "in" and len(args) > first + 1:
+            args = (*args[: first + 1], _searchable(args[first + 1]), *args[first + 2 :])
+        for value in args[first:]:
+            if isinstance(value, int):
+                _measured(value)
+        return function(*args, **kwargs)
 
     return guarded
 
@@ -300,6 +396,23 @@ class _Paying(NodeTransformer):
         self.generic_visit(node)
         return _call("joined", *node.nodes)
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        self.generic_visit(node)
+        for operand in node.ops:
+            if operand.op in ("in", "notin"):
+                operand.expr = _call("searchable", operand.expr)
+        return node
+
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.AssignBlock:
+        self.generic_visit(node)
+        if node.filter is None:
+            node.filter = nodes.Filter(None, _BLOCK, [], [], None, None)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return _call("cut", node) if isinstance(node.arg, nodes.Slice) else node
+
     def visit_List(self, node: nodes.List) -> nodes.Expr:
         self.generic_visit(node)
         return _call("kept", node)
@@ -331,6 +444,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
     spend = staticmethod(_spend)
     kept = staticmethod(_kept)
+    searchable = staticmethod(_searchable)
+    cut = staticmethod(_cut)
 
     def __init__(self) -> None:
         super().__init__(
@@ -344,6 +459,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in ("urlize", "xmlattr", "wordwrap"):
             del filters[name]
         self.filters = {name: _guarded(name, function) for name, function in filters.items()}
+        self.filters[_BLOCK] = _kept
+        self.tests = {name: _guarded_test(name, function) for name, function in self.tests.items()}
         del self.globals["lipsum"]
         self.globals["strftime_now"] = _strftime_now
 
@@ -366,9 +483,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """A call's result, paid for."""
-        if __obj is __self.spend:
+        if any(__obj is own for own in (__self.spend, __self.kept, __self.searchable, __self.cut)):
             return __obj(*args)
         _spend(_STEP)
+        if __obj is dict and args and not isinstance(args[0], Mapping):
+            args = (_items(args[0]), *args[1:])  # where keys collide, its time is the square of their number
         method = getattr(__obj, "__wrapped__", __obj)
         owner = getattr(method, "__self__", None)
         if isinstance(owner, (str, bytes, int)):
