@@ -189,7 +189,7 @@ def _searchable(value: Any) -> Any:
     if isinstance(value, range):
         _spend(len(value))
     elif isinstance(value, (list, tuple)):
-        _measured(value)
+        _spend(_measured(value) >> 1)
     elif hasattr(value, "__next__"):
         return _items(value)
     return value
