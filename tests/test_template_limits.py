@@ -157,6 +157,54 @@ def test_ordinary_templates_are_rendered(source: str, expected: str) -> None:
     assert rendered(source) == expected
 
 
+def conversation(turns: int, length: int) -> list[dict[str, str]]:
+    roles = [("user", "q"), ("assistant", "r")] * turns
+    return [*({"role": role, "content": text * length} for role, text in roles), {"role": "user", "content": "z"}]
+
+
+@pytest.mark.parametrize("length", [10, 200])
+@pytest.mark.parametrize("made", ["ns.out ~ m.role ~ ':' ~ m.content ~ '|'", "ns.out + m.role + ':' + m.content + '|'"])
+def test_a_template_may_add_all_to_one_text(made: str, length: int) -> None:
+    messages = conversation(2500, length)
+    source = f"{{% set ns = namespace(out='') %}}{{% for m in messages %}}{{% set ns.out = {made} %}}{{% endfor %}}{{{{ ns.out }}}}"
+    assert rendered(source, messages) == "".join(f"{m['role']}:{m['content']}|" for m in messages)
+
+
+def test_a_template_may_go_through_all_for_each_message() -> None:
+    source = (
+        "{% for m in messages %}{% set ns = namespace(n=0) %}{% for o in messages[:loop.index] %}"
+        "{% if o.role == 'user' %}{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}{{ ns.n }},{% endfor %}"
+    )
+    assert rendered(source, conversation(500, 2)).endswith(",500,500,501,")
+
+
+def test_long_texts_of_a_template_are_held_one_at_a_time() -> None:
+    many = "".join(f"{{% set b{index} = a ~ '{index}' %}}" for index in range(40))
+    with pytest.raises(TemplateError, match="it holds too much at a time"):
+        rendered("{% set a = ('a' * 1000) * 3900 %}" + many)
+    again = "{% set b = a ~ 'x' %}" * 40
+    assert rendered("{% set a = ('a' * 1000) * 3900 %}" + again + "{{ b | length }}") == "3900001"
+
+
+def test_a_conversation_that_is_too_long_is_said_to_be() -> None:
+    source = "{% for a in messages %}{% for b in messages %}{{ b.content }}{% endfor %}{% endfor %}"
+    with pytest.raises(TemplateError) as caught:
+        rendered(source, conversation(2500, 200))
+    assert caught.value.remedy == "Give fewer or shorter messages, or a plain prompt."
+    with pytest.raises(TemplateError) as caught:
+        rendered("{{ 'x' * 10**10 }}")
+    assert "another file" in caught.value.remedy
+
+
+def test_errors_of_python_are_no_words_of_the_template() -> None:
+    for source in ("{{ '%d' % 'x' }}", "{{ 'abc'.index('x') }}", "{{ (1.5).fromhex('x') }}"):
+        with pytest.raises(TemplateError, match="does not work"):
+            rendered(source)
+    with pytest.raises(TemplateError, match=r"rejects these messages: bad \? role") as caught:
+        rendered("{{ raise_exception('bad \\ud800 role') }}")
+    str(caught.value).encode()
+
+
 def test_long_conversations_are_not_bounded() -> None:
     """The same text as the library's own formatter, for tools and thousands of messages of any length."""
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter

@@ -31,9 +31,13 @@ _WORK = 32 << 20
 """Bytes that a template may make in all, a step counted as `_STEP`; more for long conversations, see `allowance`."""
 _VALUE = 4 << 20
 """Bytes of one value."""
+_MOST_WORK = 1 << 32
+"""What is added at most for templates that go through a conversation for each message of it."""
 _STEP = 64
-_SECONDS = 10.0
-"""Of computing, for what its steps do not tell."""
+_LONG = 4096
+_WORKS = "it does too much"
+_SECONDS, _GIVEN_A_SECOND, _MOST_MORE = 10.0, 1 << 14, 120.0
+"""Of computing, for what its steps do not tell; one more for so many bytes that it gets, and at most so many more."""
 _SOURCE, _NODES = 1 << 18, 20_000
 """Characters of a template, and parts of what it says: compiling takes up to 5 kB of memory for each part."""
 _BITS = 2000
@@ -59,20 +63,51 @@ class TooMuch(Exception):
     """A template asks for more than it may."""
 
 
+class _Held(str):
+    """A long text that a template made: its room is free again when the template forgets it.
+
+    So a template may write a long conversation by adding to one text, which copies that text over and over.
+    """
+
+    allowed: _Allowance
+    size: int
+
+    def __del__(self) -> None:
+        self.allowed.held -= self.size
+
+
 class _Allowance:
     """What is left to one rendering."""
 
     def __init__(self, given: int) -> None:
-        self.left = _WORK + 64 * given
+        self.given = given
+        self.left = _WORK + 64 * given + min(given * given >> 9, _MOST_WORK)
+        self.room = _WORK + 64 * given
         self.value = _VALUE + 4 * given
-        self.ends = time.thread_time() + _SECONDS
+        self.held, self.most_held = 0, 16 * self.value
+        self.seconds = _SECONDS + min(given / _GIVEN_A_SECOND, _MOST_MORE)
+        self.ends = time.thread_time() + self.seconds
 
     def spend(self, amount: int) -> None:
         self.left -= amount
         if self.left < 0:
-            raise TooMuch("it does too much")
+            raise TooMuch(_WORKS)
         if self.left & 0x3FFF < amount and time.thread_time() > self.ends:  # looked at once in a while
-            raise TooMuch(f"it computes for more than {_SECONDS:.0f} s")
+            raise TooMuch(f"it computes for more than {self.seconds:.0f} s")
+
+    def write(self, amount: int) -> None:
+        """For what stays until the end: the output."""
+        self.room -= amount
+        if self.room < 0:
+            raise TooMuch(_WORKS)
+        self.spend(amount)
+
+    def hold(self, amount: int) -> None:
+        """For a long text: room while it is there, and the time of copying it."""
+        self.held += amount
+        if self.held > self.most_held:
+            raise TooMuch("it holds too much at a time")
+        self.spend(_STEP + (amount >> 8))
 
     def check(self, amount: int) -> int:
         """`amount`, if one value may have so many bytes."""
@@ -85,11 +120,12 @@ _current: ContextVar[_Allowance] = ContextVar("template_allowance")
 
 
 @contextmanager
-def allowance(given: object = None) -> Iterator[None]:
+def allowance(given: object = None) -> Iterator[_Allowance]:
     """One compilation or rendering; `given` is what the template gets, which it may handle many times over."""
-    token = _current.set(_Allowance(_size(given, sys.maxsize)))
+    allowed = _Allowance(_size(given, sys.maxsize))
+    token = _current.set(allowed)
     try:
-        yield
+        yield allowed
     finally:
         _current.reset(token)
 
@@ -128,8 +164,19 @@ def _measured(value: Any) -> int:
 def _kept(value: Any) -> Any:
     """`value` that was made, paid for."""
     size = _measured(value)
+    allowed = _current.get()
+    if type(value) is _Held:
+        allowed.spend(_STEP)
+        return value
+    if type(value) is str and size > _LONG:
+        allowed.hold(size)
+        held = _Held(value)
+        held.allowed, held.size = allowed, size
+        return held
     if isinstance(value, (str, bytes)):
-        _current.get().spend(size)
+        allowed.spend(size)
+    elif isinstance(value, (list, tuple)):
+        allowed.write(2 * len(value))
     return value
 
 
@@ -500,7 +547,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 @pass_context
 def _finalized(context: Context, value: Any) -> Any:
     """What is written out, paid for. With a context, so that it is not done once for all by the compiler."""
-    _spend(_measured(value))
+    _current.get().write(_measured(value))
     return value
 
 
