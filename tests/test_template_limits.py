@@ -159,14 +159,20 @@ def test_ordinary_templates_are_rendered(source: str, expected: str) -> None:
 
 def conversation(turns: int, length: int) -> list[dict[str, str]]:
     roles = [("user", "q"), ("assistant", "r")] * turns
-    return [*({"role": role, "content": text * length} for role, text in roles), {"role": "user", "content": "z"}]
+    return [
+        *({"role": role, "content": text * length} for role, text in roles),
+        {"role": "user", "content": "z"},
+    ]
 
 
 @pytest.mark.parametrize("length", [10, 200])
-@pytest.mark.parametrize("made", ["ns.out ~ m.role ~ ':' ~ m.content ~ '|'", "ns.out + m.role + ':' + m.content + '|'"])
+@pytest.mark.parametrize(
+    "made", ["ns.out ~ m.role ~ ':' ~ m.content ~ '|'", "ns.out + m.role + ':' + m.content + '|'"]
+)
 def test_a_template_may_add_all_to_one_text(made: str, length: int) -> None:
     messages = conversation(2500, length)
-    source = f"{{% set ns = namespace(out='') %}}{{% for m in messages %}}{{% set ns.out = {made} %}}{{% endfor %}}{{{{ ns.out }}}}"
+    body = f"{{% for m in messages %}}{{% set ns.out = {made} %}}{{% endfor %}}"
+    source = f"{{% set ns = namespace(out='') %}}{body}{{{{ ns.out }}}}"
     assert rendered(source, messages) == "".join(f"{m['role']}:{m['content']}|" for m in messages)
 
 

@@ -33,7 +33,12 @@ def check_network(offline: bool) -> Iterator[Finding]:
 def _hub(file: ModelFile) -> Finding:
     source = next(item for item in file.sources if isinstance(item, HubSource))
     has_token = _has_token()
-    data: dict[str, object] = {"endpoint": public(endpoint()), "token": has_token, "asked": True, "reachable": True}
+    data: dict[str, object] = {
+        "endpoint": public(endpoint()),
+        "token": has_token,
+        "asked": True,
+        "reachable": True,
+    }
     try:
         HubFile(file, source).probe()
     except SourceUnreachable as error:

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.route import certificate_fault, certificates_remedy, proxy_addresses, proxy_to, public, public_text
+from localspec.hub.route import (
+    certificate_fault,
+    certificates_remedy,
+    proxy_addresses,
+    proxy_to,
+    public,
+    public_text,
+)
 from localspec.pairs.pair import HubSource
 
 Fault = TypeVar("Fault", bound=DownloadError)
@@ -114,9 +121,7 @@ class HubFaults:
             )
         proxy = proxy_to(self._endpoint)
         if status == 407 and proxy is not None:
-            message = (
-                f"Hugging Face at {self._shown} cannot be reached: {proxy} wants a name and a password."
-            )
+            message = f"Hugging Face at {self._shown} cannot be reached: {proxy} wants a name and a password."
             return self._make(AccessDenied, message, proxy.remedy)
         if status == 429:
             return self.unreachable("turns requests away because there were too many", LATER)

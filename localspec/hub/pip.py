@@ -205,6 +205,5 @@ def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError
         for line in log.splitlines()
         if line.startswith("ERROR: ")
     ]
-    return DownloadError(
-        f"pip could not download {requirement}: {public_text((said or ['it gave no reason'])[-1], *proxy_addresses())}.", **facts
-    )
+    reason = public_text((said or ["it gave no reason"])[-1], *proxy_addresses())
+    return DownloadError(f"pip could not download {requirement}: {reason}.", **facts)

@@ -365,7 +365,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded_test(name: str, function: Any) -> Callable[..., Any]:
     """What stands after `is`, paid for."""
     first = 1 if hasattr(function, "jinja_pass_arg") else 0
 
