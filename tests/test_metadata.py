@@ -8,7 +8,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from localspec import LLM
+from localspec.cli import main as command
 from localspec.errors import ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.gguf.reader import read_header
@@ -121,6 +124,20 @@ def test_sliding_window_and_recurrent(tmp_path: Path) -> None:
     assert read_metadata(tinygguf.write_gemma(tmp_path / "g.gguf", n_swa=16)).n_swa == 16
     assert read_metadata(tinygguf.write_mamba(tmp_path / "m.gguf")).is_recurrent
     assert read_metadata(tinygguf.write_llama(tmp_path / "l.gguf", template=None)).chat_template is None
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_model_that_reads_ahead_is_neither_target_nor_draft(tmp_path: Path, place: int) -> None:
+    """What it makes of a token depends on those after it, so a drafted text would change what was there before."""
+    pair = list(tinygguf.write_pair(tmp_path))
+    pair[place] = tinygguf.write_llama(tmp_path / "ahead.gguf", extra={"llama.attention.causal": False})
+    said = r"ahead\.gguf is a model that reads ahead of each token.*llama\.attention\.causal is false"
+    with pytest.raises(ModelFileError, match=said):
+        LLM.from_files(*pair, n_ctx=64, threads=1, home=tmp_path / "home")
+    result = CliRunner().invoke(command, ["check", *map(str, pair)])
+    assert result.exit_code == 1 and "reads ahead of each token" in result.output
+    causal = tinygguf.write_llama(tmp_path / "causal.gguf", extra={"llama.attention.causal": True})
+    assert read_metadata(causal).n_layer == 2
 
 
 def test_a_table_of_experts_is_no_weight(tmp_path: Path) -> None:

@@ -156,3 +156,9 @@ def test_types_for_every_token(read) -> None:  # type: ignore[no-untyped-def]
     assert read(types(3)).token_types == b"\1\1"
     with pytest.raises(ModelFileError, match="types for 1 of them"):
         read(types(1))
+
+
+def test_heads_of_an_odd_size_are_refused_for_what_they_are(read) -> None:  # type: ignore[no-untyped-def]
+    heads = figures(attention__head_count=1)
+    with pytest.raises(ModelFileError, match=r"keys of 7 numbers .* turns all of a head by pairs"):
+        read(*heads, embd=scalar("llama.embedding_length", "u32", 7))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from localspec import LLM
 from localspec.errors import InvalidRequest
-from localspec.server.logprobs import Places
+from localspec.server.logprobs import Places, prompt_tokens
 
 from .serverkit import QUESTION, ready, running
 from .tinygguf import END, START, byte_vocab, sentencepiece_vocab, write_gemma, write_pair
@@ -397,3 +397,21 @@ def test_scores_need_logprobs(alone, options):
     with pytest.raises(InvalidRequest) as caught:
         alone.stream("abc", **options)
     assert caught.value.name == "prompt_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "offsets"),
+    [
+        ("ab", ["<s>", " a", "b"], [0, 0, 1]),
+        ("<s>a b", ["<s>", "<s>", " a", " b"], [0, 0, 3, 4]),
+        ("a<s>b<s>", ["<s>", " a", "<s>", " ", "b", "<s>"], [0, 0, 1, 4, 4, 5]),
+        ("<s> a", ["<s>", "  ", "a"], [0, 3, 4]),
+        (" a", ["<s>", " ", " a"], [0, 0, 0]),
+        ("é", ["<s>", " ", b"\xc3", b"\xa9"], [0, 0, 0, 0]),
+        ("", ["<s>"], [0]),
+    ],
+)
+def test_blanks_that_the_tokenizer_puts_in_take_no_place(text, pieces, offsets):
+    data = [piece if isinstance(piece, bytes) else piece.encode() for piece in pieces]
+    placed = prompt_tokens(range(len(data)), [None] * len(data), text, data.__getitem__)
+    assert [token.offset for token in placed] == offsets

@@ -478,6 +478,9 @@ def test_as_few_of_the_oldest_messages_as_can_be_are_dropped(narrow, room):
             if len(prompt_of(llm, [system, *given[dropped:]])) <= limit
         ]
         assert answer["dropped_messages"] == min(fitting)
+        warned = [item for item in answer.get("warnings", []) if item["code"] == "messages_dropped"]
+        assert len(warned) == (min(fitting) > 0)
+        assert all(str(min(fitting)) in item["message"] or min(fitting) == 1 for item in warned)
         assert answer["truncation"] == "auto"
         assert llm.prompts[-1] == prompt_of(llm, [system, *given[min(fitting) :]])
     assert min(fitting) > 0

@@ -9,6 +9,9 @@ import jsonschema
 import openai
 import pytest
 
+from localspec.server.faults import ApiError
+from localspec.server.tools import tool_use
+
 from .scripted_llm import LLAMA, MISTRAL, QWEN, R1, ScriptedLLM
 from .serverkit import ready, running, tool_client
 from .tinygguf import CHATML
@@ -321,3 +324,20 @@ def test_random_weights_give_arguments_that_hold(tiny, choice, seed):
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "weather"
     jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+
+
+@pytest.mark.parametrize("kind", ["array", "string", "", ["array", "null"], 3])
+def test_arguments_that_are_no_object_are_refused(kind: object) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": kind}}}
+    with pytest.raises(ApiError) as caught:
+        tool_use([tool], None, None)
+    assert (caught.value.status, caught.value.param) == (400, "tools[0].function.parameters.type")
+    for good in ("object", ["object", "null"], None):
+        tool_use([{"type": "function", "function": {"name": "f", "parameters": {"type": good}}}], None, None)
+
+
+def test_an_empty_type_of_a_tool_is_refused_as_none_is() -> None:
+    for kind in ("", None):
+        with pytest.raises(ApiError) as caught:
+            tool_use([{"type": kind, "function": {"name": "f"}}], None, None)
+        assert (caught.value.status, caught.value.param) == (400, "tools[0].type")

@@ -72,6 +72,29 @@ HOSTILE = [
     "{{ range(99999) | map('center', 100000) | list }}",
     "{{ strftime_now('%Y' * 1000000) }}",
     "{{ lipsum(10**6) }}",
+    # searches whose time is a product of lengths
+    "{{ (('a' * 1000) * 1800).rfind('ab' + ('a' * 1000) * 900) }}",
+    "{{ (('a' * 1000) * 1800).rindex('ab' + ('a' * 1000) * 900) }}",
+    "{{ (('a' * 1000) * 1800).rsplit('ab' + ('a' * 1000) * 900, 1) }}",
+    "{{ (('a' * 1000) * 1800).rsplit(sep='ab' + ('a' * 1000) * 900) }}",
+    "{{ (('a' * 1000) * 1800).encode().rpartition(('ab' + ('a' * 1000) * 900).encode()) }}",
+    "{{ (('a' * 1000) * 1800).strip(('b' * 1000) * 900 + 'a') }}",
+    "{{ (('a' * 1000) * 1800) | trim(('b' * 1000) * 900 + 'a') }}",
+    "{{ ('<!-->' * 500000) | striptags }}",
+    "{{ ('{' + (':' * 1000) * 1000) % 1 }}",
+    "{% set s = range(60000) | list %}{{ s | reject('in', range(60000, 90000) | list) | list | length }}",
+    "{% set s = range(60000) | list %}{{ s | select('in', s) | first }}" * 300,
+    "{% set s = range(90000) | list %}{% for i in s %}{% if -1 in s %}{% endif %}{% endfor %}",
+    "{{ 'x'.encode('idna') }}",
+    # whole numbers
+    "{{ (('f' * 1000) * 3000) | int(0, 16) is divisibleby((('e' * 1000) * 1500) | int(0, 16)) }}",
+    "{{ ('9' * 4200) | int * ('9' * 4200) | int }}",
+    "{{ 2 ** 1500 * 2 ** 1500 }}",
+    "{{ '%s' % (10 ** 700) }}",
+    "{{ ['f' * 99999] | map('int', 0, 16) | list }}",
+    # copies that no operator makes
+    "{% set a %}" + "{% for i in range(99) %}{{ 'x' * 100000 }}{% endfor %}{% endset %}",
+    "{% set a = 'a' * 4000000 %}" + "".join(f"{{% set b{i} = a[1:] %}}" for i in range(99)),
     # steps and output
     nested(""),
     "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
@@ -108,6 +131,84 @@ def test_hostile_templates_are_refused_and_cost_little() -> None:
         assert "The chat template of hostile.gguf does not work: " in said, source[:80]
         assert "\n" not in said and len(said) < 400
     assert outcome["grown"] < 200 << 20
+
+
+def rendered(source: str, messages: object = USER, **given: object) -> str:
+    template = ChatTemplate(source, bos="", eos="", name="tame.gguf")
+    return template.render(messages, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ 'a</think>b</think>c'.rsplit('</think>', 1) | last }}", "c"),
+        ("{{ '  x\n'.strip() }}{{ 'xyx' | trim('x') }}{{ '<b>t</b>' | striptags }}", "xyt"),
+        ("{{ [1, 2, 3, 4] | select('even') | map('string') | join('+') }}", "2+4"),
+        ("{{ [1, 2, 3] | reject('in', [1, 3]) | list }}{{ 2 in [2] }}{{ 'a' not in 'abc' }}", "[2]TrueFalse"),
+        ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}", "1"),
+        ("{{ [] | select('odd') | first is undefined }}{{ none | select is defined }}", "TrueTrue"),
+        ("{{ [3, 1, 1] | unique | list }}{{ [1, 2, 3] | batch(2) | list }}", "[3, 1][[1, 2], [3]]"),
+        ("{{ dict([('a', 1)]) }}{{ 'é'.encode('utf-8') | length }}", "{'a': 1}2"),
+        ("{% set x %}a{{ 1 }}{% endset %}{% set y | upper %}b{% endset %}{{ x }}{{ y }}", "a1B"),
+        ("{{ messages[::-1] | length }}{{ 'abc'[1:] }}{{ '7' | int + 10 ** 18 }}", "1bc1000000000000000007"),
+    ],
+)
+def test_ordinary_templates_are_rendered(source: str, expected: str) -> None:
+    assert rendered(source) == expected
+
+
+def conversation(turns: int, length: int) -> list[dict[str, str]]:
+    roles = [("user", "q"), ("assistant", "r")] * turns
+    return [
+        *({"role": role, "content": text * length} for role, text in roles),
+        {"role": "user", "content": "z"},
+    ]
+
+
+@pytest.mark.parametrize("length", [10, 200])
+@pytest.mark.parametrize(
+    "made", ["ns.out ~ m.role ~ ':' ~ m.content ~ '|'", "ns.out + m.role + ':' + m.content + '|'"]
+)
+def test_a_template_may_add_all_to_one_text(made: str, length: int) -> None:
+    messages = conversation(2500, length)
+    body = f"{{% for m in messages %}}{{% set ns.out = {made} %}}{{% endfor %}}"
+    source = f"{{% set ns = namespace(out='') %}}{body}{{{{ ns.out }}}}"
+    assert rendered(source, messages) == "".join(f"{m['role']}:{m['content']}|" for m in messages)
+
+
+def test_a_template_may_go_through_all_for_each_message() -> None:
+    source = (
+        "{% for m in messages %}{% set ns = namespace(n=0) %}{% for o in messages[:loop.index] %}"
+        "{% if o.role == 'user' %}{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}{{ ns.n }},{% endfor %}"
+    )
+    assert rendered(source, conversation(500, 2)).endswith(",500,500,501,")
+
+
+def test_long_texts_of_a_template_are_held_one_at_a_time() -> None:
+    many = "".join(f"{{% set b{index} = a ~ '{index}' %}}" for index in range(40))
+    with pytest.raises(TemplateError, match="it holds too much at a time"):
+        rendered("{% set a = ('a' * 1000) * 3900 %}" + many)
+    again = "{% set b = a ~ 'x' %}" * 40
+    assert rendered("{% set a = ('a' * 1000) * 3900 %}" + again + "{{ b | length }}") == "3900001"
+
+
+def test_a_conversation_that_is_too_long_is_said_to_be() -> None:
+    source = "{% for a in messages %}{% for b in messages %}{{ b.content }}{% endfor %}{% endfor %}"
+    with pytest.raises(TemplateError) as caught:
+        rendered(source, conversation(2500, 200))
+    assert caught.value.remedy == "Give fewer or shorter messages, or a plain prompt."
+    with pytest.raises(TemplateError) as caught:
+        rendered("{{ 'x' * 10**10 }}")
+    assert "another file" in caught.value.remedy
+
+
+def test_errors_of_python_are_no_words_of_the_template() -> None:
+    for source in ("{{ '%d' % 'x' }}", "{{ 'abc'.index('x') }}", "{{ (1.5).fromhex('x') }}"):
+        with pytest.raises(TemplateError, match="does not work"):
+            rendered(source)
+    with pytest.raises(TemplateError, match=r"rejects these messages: bad \? role") as caught:
+        rendered("{{ raise_exception('bad \\ud800 role') }}")
+    str(caught.value).encode()
 
 
 def test_long_conversations_are_not_bounded() -> None:

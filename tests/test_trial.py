@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -41,6 +45,21 @@ def killed(order: str) -> None:
 
 def hanging(order: str) -> None:
     time.sleep(600)
+
+
+def telling(order: str) -> None:
+    pid = Path(json.loads(order)["target"])
+    part = pid.with_suffix(".part")
+    part.write_text(str(os.getpid()))
+    part.replace(pid)
+    time.sleep(600)
+
+
+def until(true: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
 
 
 @pytest.fixture(params=["started", "spawned"])
@@ -127,6 +146,47 @@ def test_a_load_is_cancelled_while_the_child_runs(tmp_path: Path, monkeypatch: p
     loading.cancel()
     with pytest.raises(LoadCancelled):
         loading.result(600)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+def test_a_child_does_not_outlive_the_application(tmp_path: Path, both_ways: str, number: int) -> None:
+    """Also where the child hangs, and its temporary files go with it."""
+    pid = tmp_path / "pid"
+    application = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from localspec.engine import trial\n"
+        "from localspec.engine.options import EngineOptions\n"
+        "from localspec.system import child\n"
+        "if __name__ == '__main__':\n"
+        f"    child._is_frozen = lambda: {both_ways == 'spawned'}\n"
+        "    trial._ENTRY = 'tests.test_trial:telling'\n"
+        "    trial.try_load(Path(sys.argv[1]), None, EngineOptions())\n"
+    )
+    script, temporary = tmp_path / "application.py", tmp_path / "temporary"
+    script.write_text(application)
+    temporary.mkdir()
+    root = str(Path(__file__).parents[1])
+    started = subprocess.Popen(
+        [sys.executable, str(script), str(pid)],
+        env={**os.environ, "PYTHONPATH": root, "TMPDIR": str(temporary)},
+    )
+    until(pid.exists)
+    child_pid = int(pid.read_text())
+    assert list(temporary.glob("localspec-*"))
+    started.send_signal(number)
+    assert started.wait(60) == -number
+    until(lambda: not psutil.pid_exists(child_pid) and not list(temporary.glob("localspec-*")))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_child_has_a_time_limit_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, both_ways: str
+) -> None:
+    monkeypatch.setattr(child, "_GRACE", -9.0)
+    ended = child.run_in_child("tests.test_trial:hanging", "", 10.0, tmp_path)
+    assert ended.code == (-signal.SIGALRM if both_ways == "spawned" else -signal.SIGKILL)
 
 
 def test_check_loads_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from localspec.errors import AccessDenied, DownloadError, SourceUnreachable
 from localspec.hub.endpoint import endpoint
 from localspec.hub.hubfile import HubFile
 from localspec.hub.pipindex import index_versions
+from localspec.hub.route import public
 from localspec.pairs.catalogue import DEFAULT_PAIR, HubSource, ModelFile, WheelSource, pair
 
 HUB, INDEX = "Hugging Face", "package index"
@@ -32,7 +33,12 @@ def check_network(offline: bool) -> Iterator[Finding]:
 def _hub(file: ModelFile) -> Finding:
     source = next(item for item in file.sources if isinstance(item, HubSource))
     has_token = _has_token()
-    data: dict[str, object] = {"endpoint": endpoint(), "token": has_token, "asked": True, "reachable": True}
+    data: dict[str, object] = {
+        "endpoint": public(endpoint()),
+        "token": has_token,
+        "asked": True,
+        "reachable": True,
+    }
     try:
         HubFile(file, source).probe()
     except SourceUnreachable as error:
@@ -42,7 +48,7 @@ def _hub(file: ModelFile) -> Finding:
     except DownloadError as error:
         return note(HUB, error.message, error.command, **{**data, "reachable": False})
     token = "your token is accepted" if has_token else "no token is set, which only gated models need"
-    return ok(HUB, f"{endpoint()} answers; {token}", **data, token_accepted=has_token or None)
+    return ok(HUB, f"{public(endpoint())} answers; {token}", **data, token_accepted=has_token or None)
 
 
 def _index(file: ModelFile) -> Finding:

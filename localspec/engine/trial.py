@@ -39,7 +39,7 @@ def try_load(target: Path, draft: Path | None, options: EngineOptions, *, second
             "draft": None if draft is None else str(draft.absolute()),
             "options": asdict(options),
         }
-        ended = run_in_child(_ENTRY, json.dumps(order), seconds, check_cancelled)
+        ended = run_in_child(_ENTRY, json.dumps(order), seconds, Path(folder), check_cancelled)
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             known = json.loads(notes.read_text(encoding="utf-8"))

@@ -110,6 +110,9 @@ _HEAD = "a drafting head that runs on its target's hidden states, not a model of
 _EMBEDDING = "an embedding model, which does not write text"
 _DIFFUSION = "a diffusion model, which does not write token after token"
 
+LOOKS_AHEAD = "a model that reads ahead of each token, which cannot continue a text token by token"
+"""What a file is whose attention is not causal, of any architecture."""
+
 NOT_A_TEXT_GENERATOR: dict[str, str] = {
     "bert": _EMBEDDING,
     "clip": "an image or audio projector (mmproj), not a language model",

@@ -173,6 +173,11 @@ def _check_head_size(figures: _Figures, num_heads: int) -> None:
             continue
         least = 2 if key > 1 else 0
         alike = architecture in WHOLE_ROPE and not suffix
+        if alike and key % 2 and dims == key:
+            raise GGUFFault(
+                f"its heads have keys of {key} numbers (embedding_length by head_count), and this architecture "
+                "turns all of a head by pairs"
+            )
         if dims % 2 or not least <= dims <= key or (alike and dims != key):
             raise GGUFFault(
                 f"its {architecture}.rope.dimension_count{suffix} is {dims}, and "

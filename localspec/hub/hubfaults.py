@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.route import certificate_fault, certificates_remedy, proxy_to
+from localspec.hub.route import (
+    certificate_fault,
+    certificates_remedy,
+    proxy_addresses,
+    proxy_to,
+    public,
+    public_text,
+)
 from localspec.pairs.pair import HubSource
 
 Fault = TypeVar("Fault", bound=DownloadError)
@@ -31,11 +38,12 @@ class HubFaults:
         self._source = source
         self._otherwise = otherwise
         self._endpoint = endpoint
+        self._shown = public(endpoint)
         self._has_token = has_token
 
     def unreachable(self, fault: str, remedy: str = CONNECTION) -> SourceUnreachable:
         """The endpoint does not answer, or not as it should. fault: the sentence after its name."""
-        return self._make(SourceUnreachable, f"Hugging Face at {self._endpoint} {fault}.", remedy)
+        return self._make(SourceUnreachable, f"Hugging Face at {self._shown} {fault}.", remedy)
 
     def no_hub(self) -> SourceUnreachable:
         """What answers there is not a model hub."""
@@ -43,7 +51,7 @@ class HubFaults:
 
     def wrong(self, fault: str) -> DownloadError:
         """The endpoint has something else under this name. fault: the sentence after its name."""
-        message = f"Hugging Face at {self._endpoint} {fault}."
+        message = f"Hugging Face at {self._shown} {fault}."
         return self._make(DownloadError, message, self._otherwise)
 
     def from_exception(self, error: Exception) -> DownloadError:
@@ -63,7 +71,7 @@ class HubFaults:
         if isinstance(error, hub.HfHubHTTPError):
             return self.from_answer(error.response.status_code, error.response.headers)
         return self.untrusted(error) or self._no_way(
-            "cannot be reached", f" ({type(error).__name__}: {_first_line(error)})"
+            "cannot be reached", f" ({type(error).__name__}: {self._first_line(error)})"
         )
 
     def untrusted(self, error: Exception) -> SourceUnreachable | None:
@@ -86,7 +94,7 @@ class HubFaults:
             return self._make(
                 AccessDenied,
                 f"The repository {repo} is gated: its licence must be accepted first.",
-                f"Accept it at {self._endpoint}/{repo}, log in with `hf auth login`, and pull again.",
+                f"Accept it at {self._shown}/{repo}, log in with `hf auth login`, and pull again.",
             )
         if code == "RevisionNotFound":
             return self._missing(f"The repository {repo} has no revision {self._source.revision}.")
@@ -100,22 +108,20 @@ class HubFaults:
         if status == 401 and self._has_token and not no_such_repo:
             return self._make(
                 AccessDenied,
-                f"Hugging Face at {self._endpoint} refuses the token: it is wrong or has expired.",
+                f"Hugging Face at {self._shown} refuses the token: it is wrong or has expired.",
                 "Log in again with `hf auth login`, or unset HF_TOKEN.",
             )
         if status in (401, 404):
-            return self._missing(f"Hugging Face at {self._endpoint} has no public repository {repo}.")
+            return self._missing(f"Hugging Face at {self._shown} has no public repository {repo}.")
         if status == 403:
             return self._make(
                 AccessDenied,
-                f"Hugging Face at {self._endpoint} forbids access to {repo}.",
+                f"Hugging Face at {self._shown} forbids access to {repo}.",
                 "Use a token that may read it, or ask whoever runs the proxy.",
             )
         proxy = proxy_to(self._endpoint)
         if status == 407 and proxy is not None:
-            message = (
-                f"Hugging Face at {self._endpoint} cannot be reached: {proxy} wants a name and a password."
-            )
+            message = f"Hugging Face at {self._shown} cannot be reached: {proxy} wants a name and a password."
             return self._make(AccessDenied, message, proxy.remedy)
         if status == 429:
             return self.unreachable("turns requests away because there were too many", LATER)
@@ -130,6 +136,6 @@ class HubFaults:
         command = UPGRADE_COMMAND if remedy == UPGRADE else ""
         return kind(message, remedy, command=command, file=self._file, source=HubSource.kind)
 
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["no details"])[0].rstrip(".")
+    def _first_line(self, error: Exception) -> str:
+        line = (str(error).splitlines() or ["no details"])[0].rstrip(".")
+        return public_text(line, self._endpoint, *proxy_addresses())

@@ -15,7 +15,15 @@ from typing import IO
 
 from localspec.errors import AccessDenied, DiskFull, DownloadError, FileMissing, SourceUnreachable
 from localspec.hub.hubfaults import LATER
-from localspec.hub.route import Proxy, certificates_remedy, proxy_to, public, untrusted
+from localspec.hub.route import (
+    Proxy,
+    certificates_remedy,
+    proxy_addresses,
+    proxy_to,
+    public,
+    public_text,
+    untrusted,
+)
 from localspec.pairs.pair import WheelSource
 from localspec.system.disk import MAKE_ROOM
 from localspec.version import VERSION
@@ -197,6 +205,5 @@ def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError
         for line in log.splitlines()
         if line.startswith("ERROR: ")
     ]
-    return DownloadError(
-        f"pip could not download {requirement}: {(said or ['it gave no reason'])[-1]}.", **facts
-    )
+    reason = public_text((said or ["it gave no reason"])[-1], *proxy_addresses())
+    return DownloadError(f"pip could not download {requirement}: {reason}.", **facts)

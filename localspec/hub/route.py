@@ -14,6 +14,8 @@ CERTIFICATES = "SSL_CERT_FILE"
 NOT_READ = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Variables of other HTTP libraries with the same meaning: pip reads them, huggingface_hub's does not."""
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*@")
 _REASON = re.compile(r"certificate verify failed: (.+?)(?: \(_ssl|$)")
 
 
@@ -45,11 +47,34 @@ def proxy_to(url: str) -> Proxy | None:
     return Proxy(named or "the system's settings", public(found[kind]))
 
 
+def proxy_addresses() -> list[str]:
+    """All proxies that are set, with their names and passwords: not to be shown."""
+    return list(getproxies().values())
+
+
 def public(address: str) -> str:
-    """An address, with or without its scheme, without the name and password in it."""
-    scheme, mark, rest = address.rpartition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
+    """An address, with or without its scheme, without the name and password in it.
+
+    Whatever is before the last "@" counts as these: a password may have any sign in it that should be escaped.
+    """
+    scheme, rest = _parted(address)
+    return scheme + rest.rpartition("@")[2]
+
+
+def _parted(address: str) -> tuple[str, str]:
+    """The scheme with its "://", or "", and the rest."""
+    found = _SCHEME.match(address)
+    start = found.end() if found else 0
+    return address[:start], address[start:]
+
+
+def public_text(text: str, *addresses: str) -> str:
+    """A foreign message without names and passwords: of addresses in it, and of these `addresses` in any piece."""
+    for address in addresses:
+        name, _, password = _parted(address)[1].rpartition("@")[0].partition(":")
+        if any(len(piece) > 1 and piece in text for piece in re.split(r"[:/@?#\[\]]", password or name)):
+            return "its message may show a password"
+    return _ADDRESS.sub(lambda found: public(found[0]), text)
 
 
 def certificate_fault(error: Exception, url: str) -> str | None:

@@ -19,7 +19,7 @@ def probe_library(seconds: float) -> Probe:
     """Load the library in a child and ask it; whatever becomes of the child is in the answer."""
     with tempfile.TemporaryDirectory(prefix="localspec-probe-") as folder:
         notes = Path(folder) / "notes.json"
-        ended = run_in_child("localspec.llama.probe:main", str(notes), seconds)
+        ended = run_in_child("localspec.llama.probe:main", str(notes), seconds, Path(folder))
         return _read(notes, ended.code, ended.said)
 
 

@@ -31,38 +31,83 @@ _WORK = 32 << 20
 """Bytes that a template may make in all, a step counted as `_STEP`; more for long conversations, see `allowance`."""
 _VALUE = 4 << 20
 """Bytes of one value."""
+_MOST_WORK = 1 << 32
+"""What is added at most for templates that go through a conversation for each message of it."""
 _STEP = 64
-_SECONDS = 10.0
-"""Of computing, for what its steps do not tell."""
+_LONG = 4096
+_WORKS = "it does too much"
+_SECONDS, _GIVEN_A_SECOND, _MOST_MORE = 10.0, 1 << 14, 120.0
+"""Of computing, for what its steps do not tell; one more for so many bytes that it gets, and at most so many more."""
 _SOURCE, _NODES = 1 << 18, 20_000
 """Characters of a template, and parts of what it says: compiling takes up to 5 kB of memory for each part."""
-_BITS = 1 << 16
-"""Of whole numbers: the time of dividing them grows with the square."""
+_BITS = 2000
+"""Of whole numbers: the time of dividing them grows with the square, and Python writes out no long ones."""
+_BLOCK = "{% set %}"
+"""The filter of all that is written between `{% set %}` and `{% endset %}`: no template can name it."""
+_COMPARED = 1 << 30
+"""Characters that one search may compare: about a second, in which nothing else runs."""
+_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1", "utf-16", "utf-32")
+_TOO_LARGE = "it computes with a number that is too large"
 _MOST_PARTS = 100_000
 _CONTAINERS: tuple[type[Iterable[Any]], ...] = (
     list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()),
 )  # fmt: skip
 _SPLITS = ("split", "rsplit", "splitlines")
+_FROM_BEHIND = ("rfind", "rindex", "rsplit", "rpartition")
+_STRIPS = ("strip", "lstrip", "rstrip", "trim")
+_WHOLE = ("join", "sum", "list", "sort", "groupby", "min", "max", "reverse", "urlencode")
+_LAZY = ("select", "reject", "selectattr", "rejectattr", "map", "batch", "slice", "unique")
 
 
 class TooMuch(Exception):
     """A template asks for more than it may."""
 
 
+class _Held(str):
+    """A long text that a template made: its room is free again when the template forgets it.
+
+    So a template may write a long conversation by adding to one text, which copies that text over and over.
+    """
+
+    allowed: _Allowance
+    size: int
+
+    def __del__(self) -> None:
+        self.allowed.held -= self.size
+
+
 class _Allowance:
     """What is left to one rendering."""
 
     def __init__(self, given: int) -> None:
-        self.left = _WORK + 64 * given
+        self.given = given
+        self.left = _WORK + 64 * given + min(given * given >> 9, _MOST_WORK)
+        self.room = _WORK + 64 * given
         self.value = _VALUE + 4 * given
-        self.ends = time.thread_time() + _SECONDS
+        self.held, self.most_held = 0, 16 * self.value
+        self.seconds = _SECONDS + min(given / _GIVEN_A_SECOND, _MOST_MORE)
+        self.ends = time.thread_time() + self.seconds
 
     def spend(self, amount: int) -> None:
         self.left -= amount
         if self.left < 0:
-            raise TooMuch("it does too much")
+            raise TooMuch(_WORKS)
         if self.left & 0x3FFF < amount and time.thread_time() > self.ends:  # looked at once in a while
-            raise TooMuch(f"it computes for more than {_SECONDS:.0f} s")
+            raise TooMuch(f"it computes for more than {self.seconds:.0f} s")
+
+    def write(self, amount: int) -> None:
+        """For what stays until the end: the output."""
+        self.room -= amount
+        if self.room < 0:
+            raise TooMuch(_WORKS)
+        self.spend(amount)
+
+    def hold(self, amount: int) -> None:
+        """For a long text: room while it is there, and the time of copying it."""
+        self.held += amount
+        if self.held > self.most_held:
+            raise TooMuch("it holds too much at a time")
+        self.spend(_STEP + (amount >> 8))
 
     def check(self, amount: int) -> int:
         """`amount`, if one value may have so many bytes."""
@@ -75,11 +120,12 @@ _current: ContextVar[_Allowance] = ContextVar("template_allowance")
 
 
 @contextmanager
-def allowance(given: object = None) -> Iterator[None]:
+def allowance(given: object = None) -> Iterator[_Allowance]:
     """One compilation or rendering; `given` is what the template gets, which it may handle many times over."""
-    token = _current.set(_Allowance(_size(given, sys.maxsize)))
+    allowed = _Allowance(_size(given, sys.maxsize))
+    token = _current.set(allowed)
     try:
-        yield
+        yield allowed
     finally:
         _current.reset(token)
 
@@ -108,6 +154,8 @@ def _measured(value: Any) -> int:
     allowed = _current.get()
     if isinstance(value, (str, bytes)):
         return allowed.check(sys.getsizeof(value))
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise TooMuch(_TOO_LARGE)
     size = _size(value, allowed.value)
     allowed.spend(size >> 4)
     return size
@@ -116,8 +164,27 @@ def _measured(value: Any) -> int:
 def _kept(value: Any) -> Any:
     """`value` that was made, paid for."""
     size = _measured(value)
+    allowed = _current.get()
+    if type(value) is _Held:
+        allowed.spend(_STEP)
+        return value
+    if type(value) is str and size > _LONG:
+        allowed.hold(size)
+        held = _Held(value)
+        held.allowed, held.size = allowed, size
+        return held
     if isinstance(value, (str, bytes)):
-        _current.get().spend(size)
+        allowed.spend(size)
+    elif isinstance(value, (list, tuple)):
+        allowed.write(2 * len(value))
+    return value
+
+
+def _cut(value: Any) -> Any:
+    """A slice, paid for: a text is a copy, a list holds what there was."""
+    if isinstance(value, (str, bytes)):
+        return _kept(value)
+    _spend(8 * len(value) if isinstance(value, (list, tuple)) else _STEP)
     return value
 
 
@@ -131,7 +198,48 @@ def _spend(amount: int) -> bool:
     return True
 
 
-# -- what operators, methods and filters would make
+def _items(values: Iterable[Any]) -> Iterator[Any]:
+    """`values`, each paid for as it is taken."""
+    for value in values:
+        _spend(_STEP)
+        yield value
+
+
+# -- what operators, methods and filters would make, and how long they would search
+
+
+def _searched(text: Any, sought: Any) -> None:
+    """Pays for a search whose time is the product of both lengths at worst."""
+    if isinstance(text, (str, bytes)) and isinstance(sought, (str, bytes)):
+        compared = len(sought) * max(len(text) - len(sought) + 1, 0)
+        if compared > _COMPARED:
+            raise TooMuch("it searches for too long")
+        _spend(compared >> 3)
+
+
+def _stripped(text: Any, strip: Any) -> None:
+    """Pays for cutting off all characters that are in `strip`: each is looked for there."""
+    if isinstance(text, (str, bytes)) and isinstance(strip, (str, bytes)) and len(strip) > 64:
+        if len(text) * len(strip) > _COMPARED:
+            raise TooMuch("it searches for too long")
+        _spend(len(text) * len(strip) >> 3)
+
+
+def _tags(text: Any) -> None:
+    """Pays for removing tags: each copies the rest of the text."""
+    _spend(str(text).count("<") * len(str(text)) >> 3)
+
+
+def _searchable(value: Any) -> Any:
+    """`value`, in which `in` looks for something, paid for."""
+    _spend(_STEP)
+    if isinstance(value, range):
+        _spend(len(value))
+    elif isinstance(value, (list, tuple)):
+        _spend(_measured(value) >> 1)
+    elif hasattr(value, "__next__"):
+        return _items(value)
+    return value
 
 
 def _number(value: Any) -> int:
@@ -144,9 +252,9 @@ def _repeated(text: Any, count: Any) -> int:
 
 def _filled(form: Any, values: Any) -> int:
     """A text with values put in by `%` or `format`: each place may take the largest."""
-    widths = [int(digits) for digits in re.findall(r"\d+", str(form))]
-    if re.search(r"\{[^{}]*:[^{}]*\{|%[^a-zA-Z%]*\*", str(form)):
+    if re.search(r"\{[^{}:]*:[^{}]*\{|%[^a-zA-Z%]*\*|\d{12}", str(form)):
         raise TooMuch("it computes the width of a field")
+    widths = [int(digits) for digits in re.findall(r"\d+", str(form))]
     places = str(form).count("%") + str(form).count("{")
     return _measured(form) + places * (_measured(values) + max(widths, default=0))
 
@@ -155,7 +263,7 @@ def _of_integers(operator: str, left: int, right: int) -> int:
     """Bits of the result, as bytes times the value's bound over the bound of bits."""
     bits = left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()
     if bits > _BITS:
-        raise TooMuch("it computes with a number that is too large")
+        raise TooMuch(_TOO_LARGE)
     return 0
 
 
@@ -176,6 +284,17 @@ def _of_replacing(text: Any, old: Any, new: Any = "", *_: Any) -> int:
 
 def _of_method(method: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     name = getattr(method, "__name__", "")
+    given = (*args, *kwargs.values())
+    if name in _FROM_BEHIND and given:
+        _searched(owner, given[0] if args else kwargs.get("sep"))
+    if name in _STRIPS and given:
+        _stripped(owner, given[0])
+    if name == "striptags":
+        _tags(owner)
+    if name in ("encode", "decode"):
+        encoding = str(args[0] if args else kwargs.get("encoding", "utf-8"))
+        if encoding.lower().replace("_", "-") not in _ENCODINGS:
+            raise TooMuch(f"it asks for the encoding {encoding[:40]!r}")
     if name in ("center", "ljust", "rjust", "zfill", "to_bytes"):
         return 4 * max((_number(value) for value in (*args, *kwargs.values())), default=0)
     if name == "expandtabs":
@@ -196,6 +315,10 @@ def _of_method(method: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 def _of_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     given = (*args, *kwargs.values())
+    if name == "trim" and given:
+        _stripped(value, given[0])
+    if name == "striptags":
+        _tags(value)
     if name == "center":
         return 4 * max(map(_number, given), default=0)
     if name in ("batch", "slice", "round"):
@@ -228,13 +351,33 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         _spend(_STEP)
         if len(args) > first:
             value = args[first]
-            if name in ("join", "sum") and not hasattr(value, "__len__"):
-                value = list(value)
-                args = (*args[:first], value, *args[first + 1 :])
+            if name in _WHOLE and hasattr(value, "__next__"):
+                value = list(_items(value))
+                _measured(value)
+            elif name in _LAZY and value and hasattr(value, "__iter__"):
+                value = _items(value)
+            args = (*args[:first], value, *args[first + 1 :])
             _need(_of_filter(name, value, args[first + 1 :], kwargs))
             if name == "sum" and any(hasattr(item, "__len__") for item in (*value, *args[first + 1 :])):
                 _spend(len(value) * _measured(value))  # each step copies what there is so far
         return _kept(function(*args, **kwargs))
+
+    return guarded
+
+
+def _guarded_test(name: str, function: Any) -> Callable[..., Any]:
+    """What stands after `is`, paid for."""
+    first = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        _spend(_STEP)
+        if name == "in" and len(args) > first + 1:
+            args = (*args[: first + 1], _searchable(args[first + 1]), *args[first + 2 :])
+        for value in args[first:]:
+            if isinstance(value, int):
+                _measured(value)
+        return function(*args, **kwargs)
 
     return guarded
 
@@ -300,6 +443,23 @@ class _Paying(NodeTransformer):
         self.generic_visit(node)
         return _call("joined", *node.nodes)
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        self.generic_visit(node)
+        for operand in node.ops:
+            if operand.op in ("in", "notin"):
+                operand.expr = _call("searchable", operand.expr)
+        return node
+
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.AssignBlock:
+        self.generic_visit(node)
+        if node.filter is None:
+            node.filter = nodes.Filter(None, _BLOCK, [], [], None, None)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return _call("cut", node) if isinstance(node.arg, nodes.Slice) else node
+
     def visit_List(self, node: nodes.List) -> nodes.Expr:
         self.generic_visit(node)
         return _call("kept", node)
@@ -331,6 +491,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
     spend = staticmethod(_spend)
     kept = staticmethod(_kept)
+    searchable = staticmethod(_searchable)
+    cut = staticmethod(_cut)
 
     def __init__(self) -> None:
         super().__init__(
@@ -344,6 +506,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in ("urlize", "xmlattr", "wordwrap"):
             del filters[name]
         self.filters = {name: _guarded(name, function) for name, function in filters.items()}
+        self.filters[_BLOCK] = _kept
+        self.tests = {name: _guarded_test(name, function) for name, function in self.tests.items()}
         del self.globals["lipsum"]
         self.globals["strftime_now"] = _strftime_now
 
@@ -366,9 +530,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """A call's result, paid for."""
-        if __obj is __self.spend:
+        if any(__obj is own for own in (__self.spend, __self.kept, __self.searchable, __self.cut)):
             return __obj(*args)
         _spend(_STEP)
+        if __obj is dict and args and not isinstance(args[0], Mapping):
+            args = (_items(args[0]), *args[1:])  # where keys collide, its time is the square of their number
         method = getattr(__obj, "__wrapped__", __obj)
         owner = getattr(method, "__self__", None)
         if isinstance(owner, (str, bytes, int)):
@@ -381,7 +547,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 @pass_context
 def _finalized(context: Context, value: Any) -> Any:
     """What is written out, paid for. With a context, so that it is not done once for all by the compiler."""
-    _spend(_measured(value))
+    _current.get().write(_measured(value))
     return value
 
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 _OWN = ("messages", "eos_token", "bos_token", "raise_exception", "add_generation_prompt", "strftime_now")
 """Set here: a caller's variables of these names are passed over."""
+_OTHER = "Give a plain prompt instead of messages, or use another file of this model."
+_SHORTEN = "Give fewer or shorter messages, or a plain prompt."
+_LONG = 1 << 16
+"""Bytes of a conversation whose length may be why a template does too much."""
 
 
 class ChatTemplate:
@@ -68,7 +72,7 @@ class ChatTemplate:
                 name="tools",
             )
         template = self._compiled
-        from localspec.llama.sandbox import allowance
+        from localspec.llama.sandbox import TooMuch, allowance
 
         told = {
             **dict.fromkeys(("functions", "function_call", "tool_choice")),  # as llama-cpp-python does
@@ -80,14 +84,18 @@ class ChatTemplate:
             "raise_exception": _reject,
             "add_generation_prompt": add_generation_prompt,
         }
+        given = 0
         try:
-            with allowance(told):
+            with allowance(told) as allowed:
+                given = allowed.given
                 return template.render(told)
-        except ValueError as error:  # what raise_exception raises
+        except _Rejected as error:
             raise TemplateError(
                 f"The chat template of {self.name} rejects these messages: {_one_line(error)}.",
                 "Change their roles or order, or give a plain prompt.",
             ) from error
+        except TooMuch as error:
+            raise self._broken(error, _SHORTEN if given > _LONG else _OTHER) from error
         except Exception as error:
             raise self._broken(error) from error
 
@@ -105,16 +113,21 @@ class ChatTemplate:
         except Exception as error:
             raise self._broken(error) from error
 
-    def _broken(self, error: Exception) -> TemplateError:
+    def _broken(self, error: Exception, remedy: str = _OTHER) -> TemplateError:
         return TemplateError(
             f"The chat template of {self.name} does not work: {type(error).__name__}: {_one_line(error)}.",
-            "Give a plain prompt instead of messages, or use another file of this model.",
+            remedy,
         )
 
 
+class _Rejected(Exception):
+    """What `raise_exception` raises; an error of Python's own is no word of the template."""
+
+
 def _reject(message: str) -> None:
-    raise ValueError(message)
+    raise _Rejected(message)
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:300]
+    printable = str(error).encode("utf-8", "replace").decode()
+    return " ".join(printable.split()).rstrip(".")[:300]

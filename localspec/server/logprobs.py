@@ -99,14 +99,31 @@ class TextTokens:
 def prompt_tokens(
     ids: Sequence[int], logprobs: Sequence[TokenLogprob | None], text: str, piece: Callable[[int], bytes]
 ) -> list[Placed]:
-    """The tokens of a prompt that is shown as `text`; what the tokenizer puts before it (a BOS, a blank) is not."""
-    data = [piece(token) for token in ids]
-    hidden = max(sum(map(len, data)) - len(text.encode()), 0)
+    """The tokens of a prompt that is shown as `text`; what the tokenizer puts before it (a BOS) is not.
+
+    Nor is the blank that some put before it, and after each special token in it.
+    """
+    data = _shown_parts([piece(token) for token in ids], text.encode())
     places, found = Places(), []
     for token, logprob, part in zip(ids, logprobs, data, strict=True):
-        shown, hidden = part[hidden:], max(hidden - len(part), 0)
-        found.append(Placed(token, min(places.push(shown), len(text)), logprob))
+        found.append(Placed(token, min(places.push(part), len(text)), logprob))
     return found
+
+
+def _shown_parts(data: Sequence[bytes], text: bytes) -> list[bytes]:
+    """What `text` shows of each token, found from its end: whatever was put in is in front of what was typed."""
+    end, parts = len(text), []
+    for part in reversed(data):
+        fits = (shown for shown in (part, part.removeprefix(b" "), b"") if text.endswith(shown, 0, end))
+        parts.append(next(fits))
+        end -= len(parts[-1])
+    if end:  # the tokens do not spell the text: all that is too much counts as before it
+        hidden, parts = max(sum(map(len, data)) - len(text), 0), []
+        for part in data:
+            parts.append(part[hidden:])
+            hidden = max(hidden - len(part), 0)
+        return parts
+    return parts[::-1]
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob], pieces: Pieces) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from localspec.server.routes import check_model
 from localspec.server.schemas import ChatRequest
 from localspec.server.service import Service
 from localspec.server.settings import Settings
-from localspec.server.truncation import fitting_plan
+from localspec.server.truncation import dropped_warnings, fitting_plan
 from localspec.server.usage import timings, usage
 
 Payload = dict[str, Any]
@@ -57,7 +57,9 @@ class AnswerItemsFormat:
         self._payload = _head(body, settings)
         try:
             if body.truncation == "auto":
-                plan, self._payload["dropped_messages"] = fitting_plan(chat, llm, settings)
+                plan, dropped = fitting_plan(chat, llm, settings)
+                self._payload["dropped_messages"] = dropped
+                warnings = (*warnings, *dropped_warnings(dropped))
             else:
                 plan = chat_plan(chat, llm, settings)
             stream = llm.stream(plan.ids, **plan.options)  # refuses what is not right

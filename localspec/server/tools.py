@@ -159,7 +159,7 @@ def _checked_tools(tools: Sequence[Mapping[str, Any]], warnings: list[dict[str, 
 
 def _is_foreign(tool: Mapping[str, Any]) -> bool:
     """Whether it has a type that cannot be called here, such as `web_search`."""
-    return isinstance(tool.get("type"), str) and tool["type"] != "function"
+    return isinstance(tool.get("type"), str) and tool["type"] not in ("", "function")
 
 
 def _passed_over(tool: Mapping[str, Any], param: str) -> dict[str, Any]:
@@ -183,6 +183,10 @@ def _checked_tool(tool: Mapping[str, Any], param: str) -> Function:
     if parameters is not None and not isinstance(parameters, Mapping):
         where = f"{param}.function.parameters"
         raise bad_request(f"{where} is {parameters!r:.60}. It must be a JSON schema.", where)
+    kind = None if parameters is None else parameters.get("type")
+    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
+        where = f"{param}.function.parameters.type"
+        raise bad_request(f"{where} is {kind!r:.60}. It must be 'object': arguments have names.", where)
     checked["parameters"] = _EMPTY if parameters is None else dict(parameters)
     return Function(checked, param, function.get("strict") is True)
 

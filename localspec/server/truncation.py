@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from localspec.errors import TemplateError
 from localspec.llm import LLM
+from localspec.server.faults import Warnings, warning
 from localspec.server.plan import Plan, chat_plan
 from localspec.server.schemas import ChatRequest
 from localspec.server.settings import Settings
@@ -15,6 +16,14 @@ from localspec.server.settings import Settings
 log = logging.getLogger("localspec.server")
 SHARE_FOR_ANSWER = 4
 """At most one part in so many of the context is kept free for the answer."""
+
+
+def dropped_warnings(count: int) -> Warnings:
+    """What the answer says of `count` messages that were dropped."""
+    if not count:
+        return ()
+    what = "The oldest message was" if count == 1 else f"The oldest {count} messages were"
+    return (warning(f"{what} dropped, so that the conversation fits.", "truncation", "messages_dropped"),)
 
 
 def fitting_plan(chat: ChatRequest, llm: LLM, settings: Settings) -> tuple[Plan, int]:

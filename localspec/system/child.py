@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +22,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = (
     "import sys; sys.path.append(sys.argv[1]); from localspec.system.child import enter; enter(*sys.argv[2:])"
 )
+_WATCH = Path(__file__).with_name("child_watch.py")
 _POLL = 0.05
+_GRACE = 60.0
+"""How much longer a child may live by its own watch: this process ends it first where it can."""
 
 
 @dataclass(frozen=True)
@@ -45,24 +51,26 @@ class Ended:
 
 
 def run_in_child(
-    entry: str, argument: str, seconds: float, check: Callable[[], None] = lambda: None
+    entry: str, argument: str, seconds: float, folder: Path, check: Callable[[], None] = lambda: None
 ) -> Ended:
     """Call the function `entry`, "package.module:name", with `argument` in a process of its own.
 
-    check: called all the while; what it raises ends the child. In a frozen program (PyInstaller and others) Python's
-    multiprocessing starts the child, for which the program must call `multiprocessing.freeze_support()` first of all.
+    folder: a temporary one of the caller; where this process ends before the child, however it ends, the child ends
+    too and the folder is removed. check: called all the while; what it raises ends the child. In a frozen program
+    (PyInstaller and others) Python's multiprocessing starts the child, for which the program must call
+    `multiprocessing.freeze_support()` first of all.
     """
-    with tempfile.TemporaryDirectory(prefix="localspec-child-", ignore_cleanup_errors=True) as folder:
-        said = Path(folder) / "said"
-        said.touch()
-        child = _Spawned(entry, argument, said) if _is_frozen() else _Started(entry, argument, said)
-        ends = time.monotonic() + seconds
-        try:
-            while (code := child.wait(_POLL)) is None and time.monotonic() < ends:
-                check()
-        finally:
-            child.end()
-        return Ended(code, _end_of(said))
+    said = folder / "said"
+    said.touch()
+    kind = _Spawned if _is_frozen() else _Started
+    child = kind(entry, argument, said, seconds + _GRACE)
+    ends = time.monotonic() + seconds
+    try:
+        while (code := child.wait(_POLL)) is None and time.monotonic() < ends:
+            check()
+    finally:
+        child.end()
+    return Ended(code, _end_of(said))
 
 
 def _is_frozen() -> bool:
@@ -76,14 +84,15 @@ def _end_of(path: Path) -> str:
 
 
 class _Started:
-    """An interpreter of its own, which knows nothing of the application's main module."""
+    """An interpreter of its own, which knows nothing of the application's main module, and one that watches it."""
 
-    def __init__(self, entry: str, argument: str, said: Path) -> None:
+    def __init__(self, entry: str, argument: str, said: Path, seconds: float) -> None:
+        watch = [sys.executable, "-I", "-S", str(_WATCH), str(said.parent), str(seconds)]
         with said.open("ab") as file:
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CHILD, str(_ROOT), entry, argument, str(said)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+            self._watch = subprocess.Popen(
+                [*watch, sys.executable, "-P", "-c", _CHILD, str(_ROOT), entry, argument, str(said)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=file,
                 env={
                     **os.environ,
@@ -95,25 +104,25 @@ class _Started:
 
     def wait(self, seconds: float) -> int | None:
         try:
-            return self._child.wait(seconds)
+            code = self._watch.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+        said = self._watch.stdout.read() if self._watch.stdout else b""
+        return int(said) if said else code
 
     def end(self) -> None:
-        if self._child.poll() is None:
-            if os.name == "posix":
-                os.killpg(self._child.pid, signal.SIGKILL)
-            else:
-                self._child.kill()
-            self._child.wait()
+        with suppress(OSError):  # it has ended
+            self._watch.communicate(b"." if self._watch.poll() is None else None)
 
 
 class _Spawned:
     """The application itself, started again by multiprocessing: a frozen one has no interpreter beside it."""
 
-    def __init__(self, entry: str, argument: str, said: Path) -> None:
+    def __init__(self, entry: str, argument: str, said: Path, seconds: float) -> None:
         context = multiprocessing.get_context("spawn")
-        self._child = context.Process(target=enter, args=(entry, argument, str(said)), daemon=True)
+        self._child = context.Process(
+            target=_watched, args=(seconds, entry, argument, str(said)), daemon=True
+        )
         self._child.start()
 
     def wait(self, seconds: float) -> int | None:
@@ -137,6 +146,22 @@ def enter(entry: str, argument: str, said: str) -> None:
     os.dup2(file, 2)
     module, _, name = entry.partition(":")
     getattr(import_module(module), name)(argument)
+
+
+def _watched(seconds: float, entry: str, argument: str, said: str) -> None:
+    """The child of a frozen program, which has to watch for its parent's end itself."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            shutil.rmtree(Path(said).parent, ignore_errors=True)
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if hasattr(signal, "alarm"):
+        signal.alarm(math.ceil(seconds))
+    enter(entry, argument, said)
 
 
 def _leave_no_core() -> None:
