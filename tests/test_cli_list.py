@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, memory_needed
 from localspec.cli import listing
 from localspec.cli.listing import HEADINGS, table
 from localspec.engine import measured_costs as calibration
@@ -252,10 +252,9 @@ def test_show_of_a_pair_that_is_not_here(shelf: Shelf) -> None:
 
 def test_show_knows_the_memory_of_the_catalogues_pairs(shelf: Shelf) -> None:
     facts = json.loads(run("show", "qwen3-32b", "-c", "2048", "--json").stdout)
-    assert facts["memory"] == {
-        "context": 2048,
-        "bytes": 20401595712 + 64 * 8 * 128 * 4 * 2048 + 28 * 8 * 128 * 4 * 2048,
-    }
+    needed = memory_needed("qwen3-32b", n_ctx=2048)
+    assert needed.weights + needed.kv_cache == 20401595712 + 64 * 8 * 128 * 4 * 2048 + 28 * 8 * 128 * 4 * 2048
+    assert facts["memory"] == {"context": 2048, "bytes": needed.total}
 
 
 @pytest.mark.parametrize("named", ["path", "home"])
@@ -318,12 +317,14 @@ def test_show_of_a_pair_that_is_here(shelf: Shelf) -> None:
     # Two layers, two heads of 16 elements for K and V in F16, and as much for the draft.
     cache = 2 * (2 * 2 * 2 * 16 * 2 * 100)
     assert facts["judgement"]["verdict"] == "fits"
-    assert facts["memory"] == {"context": 100, "bytes": shelf.pair.bytes + cache}
+    needed = memory_needed("tiny", n_ctx=100)
+    assert needed.weights + needed.kv_cache == shelf.pair.bytes + cache
+    assert facts["memory"] == {"context": 100, "bytes": needed.total}
     assert facts["prepared"]["copies"] == [{"format": "q4_0", "path": str(copy), "bytes": 2000}]
     assert [file["format"] for file in facts["files"]] == ["F32", "F32"]
     # More than the models were trained for is not reserved.
     more = json.loads(run("show", "tiny", "-c", "999999", "--json").stdout)
-    assert more["memory"]["bytes"] == shelf.pair.bytes + cache * 512 // 100
+    assert more["memory"]["bytes"] == memory_needed("tiny", n_ctx=512).total
 
 
 def test_show_says_why_a_draft_does_not_fit(shelf: Shelf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -88,7 +89,7 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
     if outlook is None:
         return {"memory": None, "expected_speedup": None}
     memory = {
-        role: None if part is None else {"n_ctx": part.n_ctx, "weights": part.weights, "cache": part.cache}
+        role: None if part is None else asdict(part)
         for role, part in (("target", outlook.target), ("draft", outlook.draft))
     }
     return {"memory": {**memory, "total": outlook.total}, "expected_speedup": outlook.gain}
@@ -113,13 +114,13 @@ def _memory(outlook: Prospect) -> str:
     from localspec.system.progress import readable
 
     def line(role: str, part: Memory) -> str:
-        return f"{role} {readable(part.weights)} and {readable(part.cache)}"
+        return f"{role} {readable(part.weights)}, {readable(part.cache)} and {readable(part.passes)}"
 
     parts = [line("target", outlook.target)]
     if outlook.draft is not None:
         parts.append(line("draft", outlook.draft))
     return (
-        f"Memory for {outlook.target.n_ctx} tokens of context, weights and cache: {', '.join(parts)}; "
+        f"Memory for {outlook.target.n_ctx} tokens of context, weights, cache and passes: {'; '.join(parts)}; "
         f"{readable(outlook.total)} together."
     )
 

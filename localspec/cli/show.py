@@ -127,7 +127,7 @@ def _metadata(held: Holding) -> list[Metadata | None]:
 
 
 def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
-    """Bytes of the weights and of the KV caches; None where neither the file nor the catalogue tells."""
+    """Bytes that loading them reserves; None where neither the file nor the catalogue tells."""
     from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
 
