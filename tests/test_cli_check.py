@@ -274,6 +274,9 @@ def test_the_speedup_is_that_of_measured_costs(
     assert line.startswith("Expected speedup, by the share of drafted tokens that stand (assumed): ")
     assert f"{gain['estimates'][1]['speedup']:.2f}x at 70%" in line
     assert "it pays above" in line
+    line = run(files[0], "-c", "256").stdout.splitlines()[-1]
+    told = "Expected speedup where text repeats itself, by the share of tokens copied from it that stand (assumed): "
+    assert line.startswith(told)
 
 
 def test_the_prepared_copy_counts_where_it_will_draft(

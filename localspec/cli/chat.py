@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     help="What a full context does to a conversation: nothing fits any more, or the model is no longer shown the "
     "oldest turns, which is said.",
 )
+@click.option(
+    "--no-history",
+    is_flag=True,
+    help="Keep nothing of what is typed for later conversations, and show none of it.",
+)
 @json_option
 @quiet_option
 @yes_option
@@ -43,6 +48,7 @@ def chat(
     prompt: str | None,
     system: str | None,
     when_full: str,
+    no_history: bool,
     as_json: bool,
     quiet: bool,
     yes: bool,
@@ -64,7 +70,7 @@ def chat(
     system = "" if system is None else checked_text("system prompt", system)
     options.check()
     if prompt is None and is_terminal(sys.stdin):
-        _converse(options, system, when_full, consent, as_json)
+        _converse(options, system, when_full, consent, as_json, keep=not no_history)
         return
     _answer_once(options, system, _whole_prompt(prompt), consent, as_json)
 
@@ -92,7 +98,13 @@ def _whole_prompt(given: str | None) -> str:
 
 
 def _converse(
-    options: ModelOptions, system: str, when_full: str, consent: opening.Consent, as_json: bool
+    options: ModelOptions,
+    system: str,
+    when_full: str,
+    consent: opening.Consent,
+    as_json: bool,
+    *,
+    keep: bool,
 ) -> None:
     way = "give its prompt behind PAIR, with -p or on standard input"
     if as_json:
@@ -105,7 +117,8 @@ def _converse(
     with opening.engine(options, consent) as llm:
         if not consent.quiet:
             say("/help lists the commands, Ctrl-D leaves", dim=True)
-        Chat(llm, options, system, when_full=when_full, quiet=consent.quiet).run(prompt_reader())
+        read = prompt_reader(keep=keep)
+        Chat(llm, options, system, when_full=when_full, quiet=consent.quiet).run(read)
 
 
 def _answer_once(

@@ -128,17 +128,26 @@ def _memory(outlook: Prospect) -> str:
 def _gain(outlook: Prospect) -> str:
     if outlook.gain is None:
         return _NOT_MEASURED
+    alone = outlook.draft is None  # then only what stood before in the text is drafted
     parts = [
         f"{entry['speedup']:.2f}x at {entry['acceptance']:.0%} "
         + (
             f"({entry['best_draft_tokens']} tokens a round)"
             if entry["best_draft_tokens"]
-            else "(none drafted)"
+            else f"(none {'copied' if alone else 'drafted'})"
         )
         for entry in outlook.gain["estimates"]
     ]
     even = outlook.gain["break_even_acceptance"]
-    limit = "a draft never pays here" if even is None else f"it pays above {even:.0%}"
-    return (
-        f"Expected speedup, by the share of drafted tokens that stand (assumed): {', '.join(parts)}; {limit}."
+    pays = (
+        f"{'copying' if alone else 'a draft'} never pays here"
+        if even is None
+        else f"it pays above {even:.0%}"
     )
+    share = (
+        "where text repeats itself, by the share of tokens copied from it that stand"
+        if alone
+        else "by the share of drafted tokens that stand"
+    )
+    comma = "" if alone else ","
+    return f"Expected speedup{comma} {share} (assumed): {', '.join(parts)}; {pays}."

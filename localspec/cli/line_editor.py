@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 
@@ -79,13 +79,16 @@ def key_bindings() -> KeyBindings:
     return bindings
 
 
-def prompt_reader() -> Callable[[], str]:
-    """A function that reads one entry; EOFError on Ctrl-D in an empty one."""
+def prompt_reader(*, keep: bool = True) -> Callable[[], str]:
+    """A function that reads one entry; EOFError on Ctrl-D in an empty one.
+
+    keep: read entries of earlier conversations, and keep these for later ones.
+    """
     session: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
         prompt_continuation="  ",
         key_bindings=key_bindings(),
-        history=History(history_path()),
+        history=History(history_path()) if keep else InMemoryHistory(),
     )
     return session.prompt
