@@ -11,11 +11,10 @@ from typing import Any, Unpack
 
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages
 from localspec.answers.stream import AnswerStream, Item, Pump, Start
-from localspec.checks import StrPath, shown
+from localspec.checks import StrPath, check_listener, shown
 from localspec.engine.options import LoadOptions
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
-from localspec.system.progress import Progress, ProgressCallback
 
 
 def put_in_loop(loop: asyncio.AbstractEventLoop, items: asyncio.Queue[Item], item: Item) -> bool:
@@ -87,8 +86,6 @@ class AsyncLLM:
         cls,
         name_or_target: StrPath,
         draft: StrPath | None = None,
-        *,
-        on_progress: ProgressCallback | None = None,
         **options: Unpack[LoadOptions],
     ) -> AsyncLLM:
         """`LLM.load` in the background; cancelling the task cancels the load. `on_progress` is called in the loop."""
@@ -99,11 +96,10 @@ class AsyncLLM:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(callback, *arguments)
 
-        def tell(progress: Progress) -> None:
-            if on_progress is not None:
-                in_loop(on_progress, progress)
-
-        loading = LLM.load_in_background(name_or_target, draft, on_progress=tell, **options)
+        if (on_progress := options.get("on_progress")) is not None:
+            listener = check_listener("on_progress", on_progress)
+            options["on_progress"] = lambda progress: in_loop(listener, progress)
+        loading = LLM.load_in_background(name_or_target, draft, **options)
         loading.when_done(lambda: in_loop(done.set))
         try:
             await done.wait()

@@ -38,7 +38,8 @@ from localspec.hub.sources import Found, find, find_files, find_folder, find_on_
 from localspec.pairs.catalogue import DEFAULT_PAIR
 from localspec.store.last_use import record_use
 from localspec.system.at_exit import close_at_exit
-from localspec.system.progress import ProgressCallback
+from localspec.system.load_watch import LoadWatch, watching
+from localspec.system.progress import ProgressCallback, Stage
 from localspec.text.prompt import render_prompt, text_prompt
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,26 @@ def _both(first: Notify, second: Notify) -> Notify:
 def _unload_if_idle(seconds: float, reference: weakref.ref[LLM]) -> float | None:
     llm = reference()
     return None if llm is None else llm.unload_if_idle(seconds)
+
+
+def _checked_progress(on_progress: ProgressCallback | None) -> ProgressCallback | None:
+    """`on_progress`, or None where nobody listens. Raises `InvalidRequest`."""
+    return None if on_progress is None else check_listener("on_progress", on_progress)
+
+
+def _kept(order: Order, notify: Notify, on_progress: ProgressCallback | None) -> EngineKeeper:
+    """The loaded engine. on_progress: told how far the load is, in what `notify` hears too."""
+    if on_progress is None:
+        return EngineKeeper(order, notify)
+    watch = LoadWatch(on_progress)
+    with watching(watch):
+        keeper = EngineKeeper(order, _both(watch.say, notify))
+        try:
+            watch.stage(Stage.READY, "ready", 1.0, 1.0)
+        except BaseException:
+            keeper.close()
+            raise
+    return keeper
 
 
 class LLM:
@@ -101,20 +122,14 @@ class LLM:
         cls,
         name_or_target: StrPath,
         draft: StrPath | None = None,
-        *,
-        on_progress: ProgressCallback | None = None,
         **options: Unpack[LoadOptions],
     ) -> Loading[Self]:
-        """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises.
-
-        on_progress: called in the loading thread with a `Progress`, some ten times a second.
-        """
+        """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises."""
         own = check_listener("notify", options.get("notify", _ignore))
-        if on_progress is not None:
-            check_listener("on_progress", on_progress)
+        on_progress = _checked_progress(options.get("on_progress"))
 
         def told(tell: Notify) -> LoadOptions:
-            return {**options, "notify": _both(tell, own)}
+            return {**options, "notify": _both(tell, own), "on_progress": None}  # the `Loading` tells of it
 
         return Loading(lambda tell: cls.load(name_or_target, draft, **told(tell)), on_progress)
 
@@ -161,11 +176,12 @@ class LLM:
         draft_tokens = check_draft_tokens(own.pop("draft_tokens", "auto"))
         seconds = checked_seconds(own.pop("unload_after", None))
         notify = check_listener("notify", own.pop("notify", _ignore))
+        on_progress = _checked_progress(own.pop("on_progress", None))
         found = find_files(target, draft, home)
         calibrate = checked_switch("calibrate", own.pop("calibrate", False))
         engine, cut = within_machine(engine_options(own))
         order = Order(found.target, found.draft, engine, draft_tokens, found.home, calibrate)
-        keeper = EngineKeeper(order, notify)
+        keeper = _kept(order, notify, on_progress)
         keeper.warnings += cut
         record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
         return cls(keeper, seconds)

@@ -86,6 +86,48 @@ def _is(progress, stage):
     return progress.stage == name and file in progress.sentence
 
 
+@pytest.mark.parametrize("loader", ["load", "from_files", "load_in_background"])
+def test_every_loader_reports(files, tmp_path, prepares, loader):
+    """The same stages whether somebody waits for the load or not, and the sentences that `notify` gets."""
+    seen, told = [], []
+    loaded = getattr(LLM, loader)(
+        files["target"],
+        files["draft"],
+        on_progress=seen.append,
+        notify=told.append,
+        home=tmp_path,
+        n_ctx=512,
+        calibrate=True,
+    )
+    with loaded.result(120) if loader == "load_in_background" else loaded:
+        pass
+    shares = [progress.fraction for progress in seen]
+    assert shares == sorted(shares) and (shares[0], shares[-1]) == (0.0, 1.0)
+    assert seen[-1] == Progress(Stage.READY, 1.0, "ready")
+    assert [stage for stage in STAGES if any(_is(progress, stage) for progress in seen)] == list(STAGES)
+    assert told and set(told) <= {progress.sentence for progress in seen}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_a_loaders_listener_raises_ends_the_load(files, tmp_path, prepares, opened, stage):
+    def on_progress(progress):
+        if _is(progress, stage):
+            raise ZeroDivisionError(stage)
+
+    with pytest.raises(ZeroDivisionError, match=stage):
+        LLM.load(
+            files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512, calibrate=True
+        )
+    assert all(thing._handle is None for thing in opened)
+
+
+def test_a_listener_may_be_left_out_or_must_be_a_function(files):
+    LLM.load(files["target"], on_progress=None, draft_tokens=3).close()
+    for loader in (LLM.load, LLM.from_files, LLM.load_in_background):
+        with pytest.raises(InvalidRequest, match="on_progress is 'loud'"):
+            loader(files["target"], on_progress="loud")
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_cancel_at_every_stage_frees_everything(files, tmp_path, prepares, opened, stage):
     begun = threading.Event()

@@ -146,6 +146,14 @@ def test_an_estimate_from_numbers() -> None:
     shown = run("estimate", *arguments, "--draft-tokens", "3").stdout
     assert "Acceptance 0.8: draft 2: 1.22x; with 3: 1.18x, which pays above" in shown
     assert "Drafting pays above an acceptance of 0.50." in shown
+    assert result["known_draft_tokens"] == 7, "a pass over 8 tokens is the widest whose cost was given"
+    assert (
+        "Beyond 7 drafted tokens a pass over more than 8 tokens is needed, whose cost is not known" in shown
+    )
+    for told in ((), ("--verify-cost", "1.6@4,3.0@17")):
+        whole = ("--cost-ratio", "0.3", *told)
+        assert estimated(*whole)["known_draft_tokens"] is None
+        assert "Beyond" not in run("estimate", *whole).stdout
 
 
 def test_an_estimate_without_an_acceptance_looks_at_several() -> None:

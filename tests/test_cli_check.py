@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from localspec import memory_needed
 from localspec.cli import main
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable
@@ -23,8 +25,11 @@ from localspec.measure import prospect
 from localspec.pairs.catalogue import HubSource, ModelFile, Pair
 from localspec.pairs.reference import Reference
 from localspec.store.store import Store
+from localspec.system.progress import readable
 
 from .tinygguf import write_llama, write_mamba
+
+KINDS = ("weights", "cache", "passes")
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +65,11 @@ def test_two_files_that_fit(files: tuple[Path, Path]) -> None:
     assert verdict == "Verdict: fits."
     assert "  harmless          Both tokenizers are of the kind 'gpt2'." in lines
     weights = [file.stat().st_size for file in files]
-    assert lines[-2] == (
-        f"Memory for 64 tokens of context, weights and cache: target {weights[0] / 1000:.0f} kB and 16 kB, "
-        f"draft {weights[1] / 1000:.0f} kB and 8 kB; {(sum(weights) + 24576) / 1000:.0f} kB together."
+    together = memory_needed(*files, n_ctx=64)
+    assert re.fullmatch(
+        rf"Memory for 64 tokens of context, weights, cache and passes: target {weights[0] / 1000:.0f} kB, 16 kB and "
+        rf"\d+ kB; draft {weights[1] / 1000:.0f} kB, 8 kB and \d+ kB; {readable(together.total)} together\.",
+        lines[-2],
     )
     assert lines[-1] == "Expected speedup: not measured yet: localspec calibrate."
 
@@ -73,8 +80,8 @@ def test_json(files: tuple[Path, Path]) -> None:
     assert (described["target"], described["draft"]) == tuple(map(str, files))
     assert described["memory"]["target"]["n_ctx"] == 512
     assert described["memory"]["draft"]["n_ctx"] == 64
-    parts = [described["memory"][role][kind] for role in ("target", "draft") for kind in ("weights", "cache")]
-    assert described["memory"]["total"] == sum(parts)
+    parts = [described["memory"][role][kind] for role in ("target", "draft") for kind in KINDS]
+    assert described["memory"]["total"] == sum(parts) == memory_needed(*files).total
     assert described["expected_speedup"] is None
     (reservation,) = [one for one in described["reasons"] if one["severity"] == "costs acceptance"]
     assert reservation["topic"] == "context"
@@ -270,6 +277,9 @@ def test_the_speedup_is_that_of_measured_costs(
     assert line.startswith("Expected speedup, by the share of drafted tokens that stand (assumed): ")
     assert f"{gain['estimates'][1]['speedup']:.2f}x at 70%" in line
     assert "it pays above" in line
+    line = run(files[0], "-c", "256").stdout.splitlines()[-1]
+    told = "Expected speedup where text repeats itself, by the share of tokens copied from it that stand (assumed): "
+    assert line.startswith(told)
 
 
 def test_the_prepared_copy_counts_where_it_will_draft(

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -555,6 +556,17 @@ def test_the_figures_leave_out_what_there_is_nothing_to_say_about() -> None:
     assert figures(ended("stop"), None) == "40 tokens, 10.0 tokens/s, drafting off: asked for"
     assert figures(ended("stop", 1, first_tokens=1), None) == "1 token, drafting off: asked for"
     assert "mean acceptance length 1.00" in figures(ended("stop", drafted=4, accepted=3), None)
+
+
+def test_the_figures_say_how_much_was_drafted() -> None:
+    """Few of many tokens: a rate alone would read as if drafting had gone on."""
+    little = replace(ended("stop", 388, drafted=3, accepted=1), drafting="on where it pays")
+    told = (
+        "3 drafted, 1 accepted, acceptance rate 0.33, mean acceptance length 1.00, drafting on where it pays"
+    )
+    assert figures(little, None).endswith(told)
+    nothing = replace(ended("stop", 1), drafting="on, 3 tokens a round")
+    assert figures(nothing, None).endswith("none drafted, drafting on, 3 tokens a round")
 
 
 @pytest.mark.parametrize("quiet", [False, True])

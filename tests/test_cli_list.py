@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, memory_needed
 from localspec.cli import listing
+from localspec.cli.draft import trial_lines
 from localspec.cli.listing import HEADINGS
 from localspec.cli.tables import table
 from localspec.engine import measured_costs as calibration
@@ -23,6 +24,7 @@ from localspec.store import last_use as usage
 from localspec.store.holding import format_in_name, holding
 from localspec.store.last_use import last_use, record_use
 from localspec.store.measurements import this_machine
+from localspec.store.prepared import PreparedDrafts, Source, Trial
 from localspec.system.home import default_home
 from tests.storekit import Shelf, model_file, run
 from tests.storekit import listing as everything
@@ -102,6 +104,44 @@ def test_prepared_drafts_and_their_size(shelf: Shelf) -> None:
     shelf.prepare_draft(bytes(123_000))
     assert row(shelf)["PREPARED"] == "123 kB"
     assert entry(shelf)["prepared_bytes"] == 123_000
+    assert entry(shelf)["prepared_shared_with"] == []
+
+
+def test_a_prepared_copy_that_serves_several_pairs_is_shared(shelf: Shelf) -> None:
+    """Its bytes are on the disk once: whoever adds the rows up would count it for each."""
+    shelf.fill()
+    shelf.prepare_draft(bytes(123_000))
+    other = replace(shelf.pair, name="other", target=replace(shelf.pair.target, sha256="1" * 64))
+    shelf.know(other)
+    assert [row(shelf, name)["PREPARED"] for name in ("tiny", "other")] == ["123 kB shared"] * 2
+    assert entry(shelf)["prepared_shared_with"] == ["other"]
+    assert "shared" not in run("list", "--installed").stdout.replace("123 kB shared", "", 1)
+
+
+def test_trials_of_a_prepared_draft_say_what_tells_them_apart(shelf: Shelf) -> None:
+    shelf.fill()
+    shelf.prepare_draft(bytes(2000))
+    draft = shelf.store.pair_paths(shelf.pair)[1]
+    assert draft is not None
+    drafts, source = PreparedDrafts(shelf.home), Source.of(draft)
+    first = {"threads": 2, "build": "0.3.35", "machine": ["vm", 2], "repack": True}
+    for facts in (first, {**first, "build": "0.3.36"}, {**first, "build": "0.3.36", "repack": False}):
+        with drafts.lock(source):
+            drafts.path(source, "q4_0").write_bytes(bytes(2000))
+            drafts.keep(source, Trial(facts, {"original": 0.015, "q4_0": 0.009}, "q4_0"))
+    for told in (run("show", "tiny").stdout, run("draft", "show", "tiny").stdout):
+        lines = [line.split(": drafts")[0].strip() for line in told.splitlines() if ": drafts" in line]
+        assert lines[1:] == [
+            "with -t 2, library 0.3.35, machine vm (2 processors), weights rearranged",
+            "with -t 2, library 0.3.36, machine vm (2 processors), weights rearranged",
+            "with -t 2, library 0.3.36, machine vm (2 processors), weights as in the file",
+        ]
+        assert lines[0] == "with -t 2, library unknown, machine unknown, weights as in the file"
+    record = drafts.record(source)
+    assert record is not None
+    assert [line.split(": drafts")[0] for line in trial_lines(record.trials[1:3])] == [
+        "with -t 2, library 0.3.35", "with -t 2, library 0.3.36",
+    ]  # fmt: skip
 
 
 def test_calibrated_on_this_machine_or_not(shelf: Shelf) -> None:
@@ -253,10 +293,9 @@ def test_show_of_a_pair_that_is_not_here(shelf: Shelf) -> None:
 
 def test_show_knows_the_memory_of_the_catalogues_pairs(shelf: Shelf) -> None:
     facts = json.loads(run("show", "qwen3-32b", "-c", "2048", "--json").stdout)
-    assert facts["memory"] == {
-        "context": 2048,
-        "bytes": 20401595712 + 64 * 8 * 128 * 4 * 2048 + 28 * 8 * 128 * 4 * 2048,
-    }
+    needed = memory_needed("qwen3-32b", n_ctx=2048)
+    assert needed.weights + needed.kv_cache == 20401595712 + 64 * 8 * 128 * 4 * 2048 + 28 * 8 * 128 * 4 * 2048
+    assert facts["memory"] == {"context": 2048, "bytes": needed.total}
 
 
 @pytest.mark.parametrize("named", ["path", "home"])
@@ -319,12 +358,14 @@ def test_show_of_a_pair_that_is_here(shelf: Shelf) -> None:
     # Two layers, two heads of 16 elements for K and V in F16, and as much for the draft.
     cache = 2 * (2 * 2 * 2 * 16 * 2 * 100)
     assert facts["judgement"]["verdict"] == "fits"
-    assert facts["memory"] == {"context": 100, "bytes": shelf.pair.bytes + cache}
+    needed = memory_needed("tiny", n_ctx=100)
+    assert needed.weights + needed.kv_cache == shelf.pair.bytes + cache
+    assert facts["memory"] == {"context": 100, "bytes": needed.total}
     assert facts["prepared"]["copies"] == [{"format": "q4_0", "path": str(copy), "bytes": 2000}]
     assert [file["format"] for file in facts["files"]] == ["F32", "F32"]
     # More than the models were trained for is not reserved.
     more = json.loads(run("show", "tiny", "-c", "999999", "--json").stdout)
-    assert more["memory"]["bytes"] == shelf.pair.bytes + cache * 512 // 100
+    assert more["memory"]["bytes"] == memory_needed("tiny", n_ctx=512).total
 
 
 def test_show_says_why_a_draft_does_not_fit(shelf: Shelf) -> None:

@@ -96,6 +96,9 @@ def test_the_options_are_the_requests_defaults(model):
         assert answer["usage"]["completion_tokens"] == 3
         by_file = {"messages": QUESTION, "model": "my-model.gguf"}
         assert httpx.post(url + CHAT, json=by_file, headers=headers, timeout=SECONDS).status_code == 200
+        other = {"messages": QUESTION, "model": "gpt-4"}
+        refused = httpx.post(url + CHAT, json=other, headers=headers, timeout=SECONDS)
+        assert "ask for 'mine', or start the server with --any-model" in refused.text
         running.terminate()
         running.wait(SECONDS)
 

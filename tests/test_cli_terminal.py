@@ -279,6 +279,16 @@ def test_history_reaches_across_runs(tmp_path: Path) -> None:
     assert (tmp_path / "chat-history").stat().st_mode & 0o077 == 0
 
 
+def test_a_conversation_may_leave_no_history(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--no-history")
+    terminal.enter("forgotten")
+    terminal.expect("user:forgotten")
+    terminal.expect(READY)
+    terminal.child.send("\x04")
+    assert terminal.exit_code() == 0
+    assert not (tmp_path / "chat-history").exists()
+
+
 def test_ctrl_c_ends_a_single_answer_with_130(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "-p", "slow")
     terminal.expect("word word")

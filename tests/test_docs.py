@@ -10,9 +10,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -23,6 +25,10 @@ from click.testing import CliRunner
 import localspec
 from localspec import LLM, errors, server
 from localspec.cli import main
+from localspec.decoding.drafting import Stop
+from localspec.decoding.stats import Stats
+from localspec.engine.engine import describe_drafting
+from localspec.pairs.behaviour import rollback
 from localspec.server.schemas import ChatRequest, CompletionRequest
 
 from .dockit import (
@@ -116,6 +122,91 @@ def test_only_public_names_are_written(page: Path) -> None:
 def test_deep_paths_are_found() -> None:
     text = "`localspec.LLM`, localspec.server.create_app(x), talk.localspec, localspec.llm.LLM and localspec.nothing"
     assert deep_paths(text, PUBLIC_PATHS) == ["localspec.llm.LLM", "localspec.nothing"]
+
+
+# What ends the line under an answer
+
+TROUBLE = read(ROOT / "docs" / "troubleshooting.md")
+
+
+def written_reasons(file: str, is_reason: Callable[[ast.AST], ast.expr | None]) -> set[str]:
+    """Texts of several words in what `is_reason` finds in a source file; `{...}` of f-strings as NAME."""
+    found = set()
+    for node in ast.walk(ast.parse(read(ROOT / "localspec" / file))):
+        value = is_reason(node)
+        for part in ast.walk(value) if value is not None else ():
+            if isinstance(part, ast.JoinedStr):
+                found.add(
+                    "".join(str(p.value) if isinstance(p, ast.Constant) else "NAME" for p in part.values)
+                )
+            elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value[:1].isalpha():
+                found.add(part.value)
+    whole = {text for text in found if " " in text}
+    return {text for text in whole if not any(text != other and text in other for other in whole)}
+
+
+def no_draft_reason(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute):
+        return node.value if target.attr == "no_draft_reason" else None
+    return None
+
+
+def stop_reason(node: ast.AST) -> ast.expr | None:
+    is_stop = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Stop"
+    return node.args[0] if is_stop and isinstance(node, ast.Call) else None
+
+
+def endings() -> set[str]:
+    """Every text that `describe_drafting` gives, with NAME for names and N for numbers."""
+    stops = [Stop(reason, 4096) for reason in written_reasons("decoding/drafting.py", stop_reason)]
+    recurrent = SimpleNamespace(is_recurrent=True, is_hybrid=False, architecture="NAME")
+    reasons = {*written_reasons("engine/engine.py", no_draft_reason), rollback(recurrent, "target").clause}  # type: ignore[arg-type]
+    assert (len(stops), len(reasons)) == (2, 3), "another reason: the page must tell of it"
+    controllers = [
+        None,
+        *(
+            SimpleNamespace(can_pay=lambda _n, pays=pays: pays, measured=m)
+            for pays in (True, False)
+            for m in (True, False)
+        ),
+    ]
+    found = set()
+    for reason, stop, draft, controller, length, drafted in product(
+        ("", *reasons), (None, *stops), (True, False), controllers, ("auto", 0, 3, 40), (0, 4)
+    ):
+        engine: Any = SimpleNamespace(
+            no_draft_reason=reason, draft=draft, draft_stop=stop if draft else None, most_draft_tokens=31
+        )
+        stats = Stats(tokens=9, rounds=9, drafted=drafted)
+        found.add(describe_drafting(engine, controller, length, stats))  # type: ignore[arg-type]
+    return {_general(text) for text in found}
+
+
+def _general(text: str) -> str:
+    text = re.sub(r"\b(?:NAME|LIBRARY|FILE|mamba)\b", "NAME", " ".join(text.split()))
+    return re.sub(r"\d+", "N", text.replace("holds NAME", "holds N"))
+
+
+def test_every_ending_of_the_line_is_told() -> None:
+    """Each is an entry of the list, but for what may follow any of them; and the list has nothing else."""
+    section = TROUBLE[TROUBLE.index("## It is not faster") :].split("A low acceptance rate")[0]
+    quoted = {_general(text) for text in re.findall(r"`((?:drafting|;) [^`]*)`", section)}
+    told = {text.removeprefix("drafting ") for text in quoted if text.startswith("drafting ")}
+    after = {text for text in quoted if text.startswith("; ")}
+    bare = {text: text for text in endings()}
+    for text in list(bare):
+        for end in after:
+            bare[text] = bare[text].removesuffix(end)
+    assert {text[len(bare[text]) :] for text in bare} == {"", *after}
+    fixed = {text.replace("N (not N: a pass checks no more)", "N") for text in told}
+    stopped = "off: the draft model ended at token N: "
+    missing = {
+        text
+        for text in bare.values()
+        if text.replace("N (not N: a pass checks no more)", "N") not in fixed and not text.startswith(stopped)
+    }
+    assert missing == set()
+    assert {text for text in told if text not in bare.values()} == set()
 
 
 # The front page

@@ -187,7 +187,7 @@ def test_the_public_names_are_these_and_all_of_them_load() -> None:
 
 
 def test_an_editor_shows_every_option_of_the_loaders() -> None:
-    own = {"draft_tokens", "calibrate", "unload_after", "notify", "home"}
+    own = {"draft_tokens", "calibrate", "unload_after", "notify", "on_progress", "home"}
     shown = localspec.LoadOptions.__annotations__
     assert set(shown) == own | {field.name for field in dataclasses.fields(localspec.EngineOptions)}
     loaders = (localspec.LLM.load, localspec.LLM.load_in_background, localspec.LLM.from_pair, localspec.LLM.from_hub,

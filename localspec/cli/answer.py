@@ -158,13 +158,16 @@ def cut_off(completion: Completion, max_tokens: int | None) -> str:
 
 
 def figures(completion: Completion, max_tokens: int | None) -> str:
-    """One line about the end, the speed and drafting; what there is nothing to say about is left out."""
+    """One line: the end, the speed, what was drafted and why; what there is nothing to say about is left out."""
     stats = completion.stats
     parts = ["stopped"] if completion.finish_reason == "cancelled" else []
     parts.append(cut_off(completion, max_tokens) or _tokens(stats.tokens))
     if stats.tokens_per_second:
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
-    if stats.acceptance_rate is not None:
+    if stats.acceptance_rate is None:
+        parts += ["none drafted"] if completion.drafting.startswith("on") else []
+    else:
+        parts.append(f"{stats.drafted} drafted, {stats.accepted} accepted")
         parts.append(f"acceptance rate {stats.acceptance_rate:.2f}")
         parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
     return ", ".join([*parts, f"drafting {completion.drafting}"])

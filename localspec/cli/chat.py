@@ -39,6 +39,11 @@ ASK = "Give a question behind PAIR, with -p or on standard input."
     help="What a full context does to a conversation: nothing fits any more, or the model is no longer shown the "
     "oldest turns, which is said.",
 )
+@click.option(
+    "--no-history",
+    is_flag=True,
+    help="Keep nothing of what is typed for later conversations, and show none of it.",
+)
 @json_option
 @quiet_option
 @yes_option
@@ -49,6 +54,7 @@ def chat(
     prompt: str | None,
     system: str | None,
     when_full: str,
+    no_history: bool,
     as_json: bool,
     quiet: bool,
     yes: bool,
@@ -72,7 +78,7 @@ def chat(
     options.check()
     with _question_explained():
         if prompt is None and is_terminal(sys.stdin):
-            _converse(options, system, when_full, consent, as_json)
+            _converse(options, system, when_full, consent, as_json, keep=not no_history)
             return
         _answer_once(options, system, _whole_prompt(options, prompt), consent, as_json)
 
@@ -127,7 +133,13 @@ def _whole_prompt(options: ModelOptions, given: str | None) -> str:
 
 
 def _converse(
-    options: ModelOptions, system: str, when_full: str, consent: opening.Consent, as_json: bool
+    options: ModelOptions,
+    system: str,
+    when_full: str,
+    consent: opening.Consent,
+    as_json: bool,
+    *,
+    keep: bool,
 ) -> None:
     way = "give its prompt behind PAIR, with -p or on standard input"
     if as_json:
@@ -151,7 +163,7 @@ def _converse(
         if not consent.quiet:
             say("/help lists the commands, Ctrl-D leaves", dim=True)
         chat = Chat(llm, options, system, when_full=when_full, quiet=consent.quiet)
-        chat.run(prompt_reader(keyboard, interrupts))
+        chat.run(prompt_reader(keyboard, interrupts, keep=keep))
 
 
 def _answer_once(

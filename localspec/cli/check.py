@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -97,7 +98,7 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
     if outlook is None:
         return {"memory": None, "expected_speedup": None}
     memory = {
-        role: None if part is None else {"n_ctx": part.n_ctx, "weights": part.weights, "cache": part.cache}
+        role: None if part is None else asdict(part)
         for role, part in (("target", outlook.target), ("draft", outlook.draft))
     }
     return {"memory": {**memory, "total": outlook.total}, "expected_speedup": outlook.gain}
@@ -122,13 +123,13 @@ def _memory(outlook: Prospect) -> str:
     from localspec.system.progress import readable
 
     def line(role: str, part: Memory) -> str:
-        return f"{role} {readable(part.weights)} and {readable(part.cache)}"
+        return f"{role} {readable(part.weights)}, {readable(part.cache)} and {readable(part.passes)}"
 
     parts = [line("target", outlook.target)]
     if outlook.draft is not None:
         parts.append(line("draft", outlook.draft))
     return (
-        f"Memory for {outlook.target.n_ctx} tokens of context, weights and cache: {', '.join(parts)}; "
+        f"Memory for {outlook.target.n_ctx} tokens of context, weights, cache and passes: {'; '.join(parts)}; "
         f"{readable(outlook.total)} together."
     )
 
@@ -136,17 +137,26 @@ def _memory(outlook: Prospect) -> str:
 def _gain(outlook: Prospect) -> str:
     if outlook.gain is None:
         return _NOT_MEASURED
+    alone = outlook.draft is None  # then only what stood before in the text is drafted
     parts = [
         f"{entry['speedup']:.2f}x at {entry['acceptance']:.0%} "
         + (
             f"({entry['best_draft_tokens']} tokens a round)"
             if entry["best_draft_tokens"]
-            else "(none drafted)"
+            else f"(none {'copied' if alone else 'drafted'})"
         )
         for entry in outlook.gain["estimates"]
     ]
     even = outlook.gain["break_even_acceptance"]
-    limit = "a draft never pays here" if even is None else f"it pays above {even:.0%}"
-    return (
-        f"Expected speedup, by the share of drafted tokens that stand (assumed): {', '.join(parts)}; {limit}."
+    pays = (
+        f"{'copying' if alone else 'a draft'} never pays here"
+        if even is None
+        else f"it pays above {even:.0%}"
     )
+    share = (
+        "where text repeats itself, by the share of tokens copied from it that stand"
+        if alone
+        else "by the share of drafted tokens that stand"
+    )
+    comma = "" if alone else ","
+    return f"Expected speedup{comma} {share} (assumed): {', '.join(parts)}; {pays}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from localspec.cli.model_options import model_of
 from localspec.cli.options import in_flags, json_option, quiet_option
-from localspec.cli.terminal import say, write_json
+from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
     from localspec.store.prepared import PreparedDrafts, Record, Trial
@@ -87,8 +88,8 @@ def _show(path: Path | None, as_json: bool) -> None:
         return
     for record in records:
         click.echo(record.source.file)
-        for trial in record.trials:
-            click.echo(f"  with -t {trial.facts.get('threads')}: {sentence(trial)}")
+        for line in trial_lines(record.trials):
+            click.echo(f"  {printable(line)}")
         for name in record.copies:
             click.echo(f"  {drafts.path(record.source, name)}{_size(record, name)}")
     if not records:
@@ -122,6 +123,31 @@ def sentence(trial: Trial) -> str:
     doubt = "" if trial.settled else "; the machine was busy, the next load tries again"
     times = ", ".join(f"{name} {1000 * value:.1f} ms" for name, value in trial.seconds.items())
     return f"drafts with {trial.chosen} ({times} a token){doubt}"
+
+
+def trial_lines(trials: Sequence[Trial]) -> Iterator[str]:
+    """A line for each trial: under what it was made, as far as that tells it from the others, and what it found."""
+    told = [_conditions(trial) for trial in trials]
+    for trial, conditions in zip(trials, told, strict=True):
+        differing = [
+            words
+            for index, words in enumerate(conditions)
+            if index == 0 or any(other[index] != words for other in told)
+        ]
+        yield f"with {', '.join(differing)}: {sentence(trial)}"
+
+
+def _conditions(trial: Trial) -> tuple[str, ...]:
+    """What its times depend on, the threads first."""
+    facts = trial.facts
+    machine, build = facts.get("machine"), facts.get("build")
+    place = f"{machine[0]} ({machine[-1]} processors)" if isinstance(machine, list) and machine else "unknown"
+    return (
+        f"-t {facts.get('threads')}",
+        f"library {build or 'unknown'}",
+        f"machine {place}",
+        "weights rearranged" if facts.get("repack") else "weights as in the file",
+    )
 
 
 def _file(text: str) -> Path:

@@ -45,7 +45,8 @@ class VerifyCost(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--verify-cost",
     type=VerifyCost(),
-    help="What a pass over WIDTH tokens costs, in passes over one.  [default: always 1]",
+    help="What a pass over WIDTH tokens costs, in passes over one; beyond the largest WIDTH it is taken to grow with "
+    "the tokens.  [default: always 1]",
 )
 @click.option("--draft-tokens", type=click.IntRange(1, 31), help="A draft length to judge besides.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves, as FILE.png.")
@@ -123,6 +124,11 @@ def _show(result: Mapping[str, Any]) -> None:
         f"Speedup by draft length and acceptance; a draft pass costs {result['cost_ratio']:g} target passes"
     )
     show_table(("drafted tokens", "cost of a round", *acceptances), rows, title=title)
+    if (known := result["known_draft_tokens"]) is not None:
+        click.echo(
+            f"Beyond {known} drafted tokens a pass over more than {known + 1} tokens is needed, whose cost is not "
+            "known here: it is taken to grow with the tokens."
+        )
     for entry in estimates:
         best = entry["best_draft_tokens"]
         what = f"draft {best}: {entry['speedup']:.2f}x" if best else "do not draft"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 
@@ -84,18 +84,21 @@ def _say_how_to_leave() -> None:
     say("/exit or Ctrl-D leaves.", dim=True)
 
 
-def prompt_reader(keyboard: Keyboard, interrupts: Sequence[int] = ()) -> Callable[[], str]:
+def prompt_reader(
+    keyboard: Keyboard, interrupts: Sequence[int] = (), *, keep: bool = True
+) -> Callable[[], str]:
     """A function that reads one entry; EOFError on Ctrl-D in an empty one.
 
     What was typed before stands in the line, unsent. interrupts: each Ctrl-C that came since the conversation is
     there; one before the first entry is answered as one in it.
+    keep: read entries of earlier conversations, and keep these for later ones.
     """
     session: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
         prompt_continuation="  ",
         key_bindings=key_bindings(),
-        history=History(history_path()),
+        history=History(history_path()) if keep else InMemoryHistory(),
     )
     entries = 0
 

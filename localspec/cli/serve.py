@@ -129,6 +129,7 @@ def serve(
         name=alias or names[0],
         names=names,
         any_model=any_model,
+        any_model_option="--any-model",
         api_key=None if api_key is None else api_key.strip(),
         cors=cors,
         queue=queue,

@@ -129,7 +129,7 @@ def _metadata(held: Holding) -> list[Metadata | None]:
 
 
 def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
-    """Bytes of the weights and of the KV caches; None where neither the file nor the catalogue tells."""
+    """Bytes that loading them reserves; None where neither the file nor the catalogue tells."""
     from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
 
@@ -155,7 +155,7 @@ def _prepared(held: Holding, store: Store) -> dict[str, object] | None:
 
 
 def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None) -> list[str]:
-    from localspec.cli.draft import sentence
+    from localspec.cli.draft import trial_lines
     from localspec.store.exporting import origins
     from localspec.system.progress import readable
 
@@ -192,7 +192,5 @@ def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None)
         lines += ["", judgement.sentence]
     if held.prepared is not None:
         lines += ["", f"prepared drafts, {readable(held.prepared_bytes)}:"]
-        lines += [
-            f"  with -t {trial.facts.get('threads')}: {sentence(trial)}" for trial in held.prepared.trials
-        ]
+        lines += [f"  {line}" for line in trial_lines(held.prepared.trials)]
     return lines

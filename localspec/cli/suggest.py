@@ -207,5 +207,8 @@ def _unfit(fit: Fit, total: int) -> dict[str, object]:
     from localspec.system.progress import readable
 
     about = "" if fit.exact else "about "
-    reason = f"it needs {about}{readable(fit.needed)} of memory, and this machine has {readable(total)}"
+    reason = (
+        f"it needs {about}{readable(fit.needed)} of memory, and this machine has {readable(total)}, "
+        f"of which a tenth is for the system and other programs"
+    )
     return {"pair": fit.pair.name, "bytes": fit.pair.bytes, "reason": reason}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -59,29 +59,33 @@ def show_pairs(result: Mapping[str, Any]) -> None:
 
     found = result["pairs"]
     memory = f"{readable(result['free_bytes'])} of {readable(result['memory_bytes'])} are free"
+    marks = _marks(found)
     if found:
         rows = [
             (
                 one["pair"],
                 ("" if one["memory_is_exact"] else "about ") + readable(one["memory_bytes"]),
                 one["room"],
-                _pace(one["expected_tokens_per_second"]),
+                _pace(one["expected_tokens_per_second"], marks.get(one["expected_from"], "")),
                 "yes" if one["on_disk"] else f"no ({readable(one['bytes'])})",
             )
             for one in found
         ]
         title = f"Pairs for {result['context']} tokens of context, best first; {memory}"
         show_table(("pair", "memory", "room", "tokens/s", "on disk"), rows, title=title)
-        for sentence in _about_speed(result):
+        for sentence in (*_about_room(found), *_about_speed(result, marks)):
             tell(sentence)
         click.echo(f"Run: {found[0]['run']}")
     else:
-        tell(f"No pair fits: {memory}. A smaller -c/--ctx-size needs less.")
+        tell(
+            f"No pair fits: {memory}, and a tenth of all is for the system and other programs. "
+            "A smaller -c/--ctx-size needs less."
+        )
     _show_left_out(result, "pair")
 
 
-def _pace(tokens_per_second: float | None) -> str:
-    return "not known" if tokens_per_second is None else f"about {tokens_per_second:.2g}"
+def _pace(tokens_per_second: float | None, mark: str) -> str:
+    return "not known" if tokens_per_second is None else f"about {tokens_per_second:.2g}{mark}"
 
 
 _FROM = {
@@ -91,12 +95,30 @@ _FROM = {
 }
 
 
-def _about_speed(result: Mapping[str, Any]) -> Iterator[str]:
+def _marks(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """A mark for each of several grounds that rows stand on; none is needed where all have the same."""
+    bases = list(dict.fromkeys(one["expected_from"] for one in found if one["expected_from"]))
+    return {basis: f" ({'abc'[index]})" for index, basis in enumerate(bases)} if len(bases) > 1 else {}
+
+
+def _about_room(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the rooms say, of those that are shown."""
+    rooms = {one["room"] for one in found}
+    if "fits" in rooms:
+        yield "fits: it takes no more than is free now, so that a load is accepted."
+    if "fits when memory is freed" in rooms:
+        yield (
+            "fits when memory is freed: more than is free now, and no more than this machine has less a tenth, which "
+            "the system and other programs keep."
+        )
+
+
+def _about_speed(result: Mapping[str, Any], marks: Mapping[str, str]) -> Iterator[str]:
     """What the figures are, and what is recommended by them."""
     found, least = result["pairs"], result["least_tokens_per_second"]
     bases = dict.fromkeys(one["expected_from"] for one in found if one["expected_from"])
     if bases:
-        grounds = "; ".join(_FROM[basis] for basis in bases)
+        grounds = "; ".join(f"{marks.get(basis, '')} {_FROM[basis]}".strip() for basis in bases)
         yield f"tokens/s: an estimate for the target alone ({grounds}). `localspec bench PAIR` measures."
     slow = [one["pair"] for one in found if one["too_slow"]]
     if len(slow) == len(found):

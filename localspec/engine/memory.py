@@ -13,6 +13,7 @@ from localspec.errors import MemoryShort, NotDownloaded
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.hub.named_models import models_named
 from localspec.hub.sources import find, store_in
+from localspec.system.progress import readable
 from localspec.system.ram import free_memory
 
 _BYTES = {
@@ -47,8 +48,8 @@ class MemoryEstimate:
 
     def __str__(self) -> str:
         return (
-            f"{_gigabytes(self.total)} (weights {_gigabytes(self.weights)}, context {_gigabytes(self.kv_cache)}, "
-            f"passes {_gigabytes(self.compute)})"
+            f"{readable(self.total)} (weights {readable(self.weights)}, context {readable(self.kv_cache)}, "
+            f"passes {readable(self.compute)})"
         )
 
 
@@ -106,7 +107,7 @@ def check_memory(loads: Sequence[Load]) -> None:
     names = " and ".join(load.metadata.path.name for load in loads)
     raise MemoryShort(
         f"{names} with a context of {n_ctx} tokens would take {estimate}, "
-        f"and {_gigabytes(estimate.available)} are free.",
+        f"and {readable(estimate.available)} are free.",
         "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
         "with check_memory=False.",
         command="Ask for a smaller context (-c) or cache type (-ctk, -ctv), leave the draft out (--no-draft), or close "
@@ -138,10 +139,15 @@ def memory_needed(
     options = EngineOptions(n_ctx=n_ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
     options.context(n_ctx, 1)  # validated, before anybody is asked
     ours, theirs = _models(target, draft, home, offline)
-    loads = [_as_loaded(ours, options, TARGET_ROWS)]
-    if theirs is not None:
-        loads.append(_as_loaded(theirs, options, 1))
-    return memory_estimate(loads)
+    return memory_estimate(pair_loads(ours, theirs, options))
+
+
+def pair_loads(target: Metadata, draft: Metadata | None, options: EngineOptions) -> list[Load]:
+    """What loading the pair under these options reserves in main memory, as if no layer went to a GPU."""
+    loads = [Load(target, options.context(_n_ctx(target, options.n_ctx), TARGET_ROWS))]
+    if draft is not None:
+        loads.append(Load(draft, options.context(_n_ctx(draft, loads[0].options.n_ctx), 1)))
+    return loads
 
 
 def _models(
@@ -156,16 +162,12 @@ def _models(
     return read_metadata(found.target), None if found.draft is None else read_metadata(found.draft)
 
 
-def _as_loaded(metadata: Metadata, options: EngineOptions, n_outputs: int) -> Load:
+def _n_ctx(metadata: Metadata, asked: int) -> int:
+    """The context asked for, cut to what the model was trained for."""
     trained = metadata.n_ctx_train
-    n_ctx = options.context(options.n_ctx, 1).n_ctx  # validated
-    return Load(metadata, options.context(min(n_ctx, trained) if trained > 0 else n_ctx, n_outputs))
+    return min(asked, trained) if trained > 0 else asked
 
 
 def _number(metadata: Metadata, name: str, default: int = 0) -> int:
     value = metadata.key_values.get(f"{metadata.architecture}.{name}", default)
     return value if isinstance(value, int) else default
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -12,6 +12,7 @@ from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
 from localspec.gguf.metadata import Metadata
 from localspec.system.cores import processors
+from localspec.system.progress import ProgressCallback
 
 Notify = Callable[[str], None]
 """Told in a sentence when something takes long."""
@@ -83,7 +84,9 @@ class LoadOptions(TypedDict, total=False):
     all) and kept in `home`.
     calibrate: measure that in the load (seconds, more on a busy machine), as far as it is not certain.
     unload_after: free the weights when nothing was asked for so many seconds; the next use loads them again.
-    notify: told in a sentence when something takes long.
+    notify: told in a sentence when something takes long, such as a measurement; a program may print it.
+    on_progress: called in the loading thread with a `localspec.Progress`, some ten times a second; what it raises ends
+    the load. Not called when freed weights are loaded again.
     home: localspec's folder, for pairs and measurements; by default the user's own.
     """
 
@@ -91,6 +94,7 @@ class LoadOptions(TypedDict, total=False):
     calibrate: bool
     unload_after: float | None
     notify: Notify
+    on_progress: ProgressCallback | None
     home: str | Path | None
     n_ctx: int
     threads: int | None

@@ -63,6 +63,12 @@ class Estimator:
         return min((value for value in found if value is not None), default=None)
 
     @property
+    def known_length(self) -> int | None:
+        """The longest draft whose pass is not wider than any of known cost; None where that holds for all."""
+        known = max(self.verify.seconds) - 1
+        return known if known < self.longest else None
+
+    @property
     def _widest(self) -> int:
         return max(self.longest + 1, *self.verify.seconds)
 
@@ -112,6 +118,7 @@ def estimate(
         "verify_cost": {
             str(width): round(estimator.verify.time(width), 3) for width in estimator.verify.seconds
         },
+        "known_draft_tokens": estimator.known_length,
         "break_even_acceptance": _rounded(estimator.least_break_even()),
         "estimates": [_for_acceptance(estimator, acceptance, asked_length) for acceptance in acceptances],
     }

@@ -15,8 +15,11 @@ from localspec.pairs.catalogue import ModelFile, Pair
 from localspec.store.store import Store
 
 Room: TypeAlias = Literal["fits", "fits when memory is freed", "does not fit"]
-MOST = 0.9
-"""Share of the memory that a pair may take: passes and other programs need some."""
+RESERVE = 0.1
+"""Share of the whole memory that the system and other programs keep, however much is freed."""
+PASSES_SHARE = 0.12
+"""Passes (`compute_bytes`) by bytes of weights, where a file's shape is not known. The models of the catalogue from
+1.5B up take 0.01 to 0.11."""
 CACHE_SHARE = 0.15
 """Cache of 4096 tokens (F16) by bytes of weights, where a file's shape is not known. The models of the catalogue
 from 1.5B up take 0.05 to 0.12."""
@@ -27,7 +30,7 @@ _CACHE_TOKENS = 4096
 class Fit:
     """How a pair and this machine's memory go together.
 
-    needed: bytes of weights and caches of both models. exact: from the headers, as the files or the catalogue have
+    needed: bytes that a load reserves for both models. exact: from the headers, as the files or the catalogue have
     them. speed: of the target alone, expected; None where nothing tells.
     """
 
@@ -70,8 +73,8 @@ def _fit(pair: Pair, store: Store, options: EngineOptions, total: int, free: int
     models = [_facts(file, path) for file, path in zip(pair.files, paths, strict=True)]
     outlook = _outlook(models, options, store.home)
     needed = sum(_estimated(file, options.n_ctx) for file in pair.files) if outlook is None else outlook.total
-    room: Room = "fits" if needed <= MOST * free else "does not fit"
-    if room != "fits" and needed <= MOST * total:
+    room: Room = "fits" if needed <= free else "does not fit"  # as a load decides it
+    if room != "fits" and needed <= (1 - RESERVE) * total:
         room = "fits when memory is freed"
     speed = None if models[0] is None else speeds.of(models[0])
     return Fit(pair, room, needed, outlook is not None, None not in paths, outlook, speed)
@@ -93,4 +96,4 @@ def _outlook(models: list[Metadata | None], options: EngineOptions, home: Path) 
 
 
 def _estimated(file: ModelFile, n_ctx: int) -> int:
-    return int(file.bytes * (1 + CACHE_SHARE * n_ctx / _CACHE_TOKENS))
+    return int(file.bytes * (1 + PASSES_SHARE + CACHE_SHARE * n_ctx / _CACHE_TOKENS))

@@ -10,7 +10,7 @@ from typing import Any
 from localspec.engine.draft_copy import chosen_copy
 from localspec.engine.libraries import library_for
 from localspec.engine.measured_costs import Costs, kept_costs
-from localspec.engine.memory import kv_cache_bytes
+from localspec.engine.memory import Load, memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
 from localspec.errors import BackendError, ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
@@ -22,16 +22,20 @@ ACCEPTANCES = (0.6, 0.7, 0.8)
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that one model takes: its weights (the file), and the KV cache of a context of n_ctx tokens."""
+    """Bytes that one model takes, as a load reckons them (`memory_estimate`).
+
+    weights: the file. cache: the KV cache of a context of n_ctx tokens. passes: intermediate results, a guess.
+    """
 
     n_ctx: int
     weights: int
     cache: int
+    passes: int
 
     @property
     def total(self) -> int:
-        """Weights and cache."""
-        return self.weights + self.cache
+        """All of them."""
+        return self.weights + self.cache + self.passes
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,10 @@ def prospect(
     """What running the pair under these options takes and, where its costs were measured here, should gain."""
     options = _within(target, options)
     costs = _costs(target, draft, options, home)
+    memory = [_memory(load) for load in pair_loads(target, draft, options)]
     return Prospect(
-        _memory(target, options),
-        None if draft is None else _memory(draft, _within(draft, options)),
+        memory[0],
+        None if draft is None else memory[1],
         None if costs is None else estimate(from_costs(costs), ACCEPTANCES),
     )
 
@@ -67,9 +72,9 @@ def _within(model: Metadata, options: EngineOptions) -> EngineOptions:
     return replace(options, n_ctx=trained) if 0 < trained < options.n_ctx else options
 
 
-def _memory(model: Metadata, options: EngineOptions) -> Memory:
-    cache = kv_cache_bytes(model, options.context(options.n_ctx, 1))
-    return Memory(options.n_ctx, model.size_bytes, cache)
+def _memory(load: Load) -> Memory:
+    estimate = memory_estimate([load])
+    return Memory(load.options.n_ctx, estimate.weights, estimate.kv_cache, estimate.compute)
 
 
 def _costs(

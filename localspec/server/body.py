@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,10 @@ from localspec.server.faults import ApiError, as_api_error, bad_request, client_
 from localspec.server.service import Service
 
 T = TypeVar("T", bound=BaseModel)
+_MESSAGE = '{"role": "user", "content": "..."}'
+EXAMPLES = {"messages": f"[{_MESSAGE}]", "messages[]": _MESSAGE}
+"""What a field looks like that was given as something else, by its name without numbers."""
+_INDEX = re.compile(r"\[\d+\]")
 SMALL = 64 * 1024
 """Bytes. A body up to this size is parsed faster than a thread starts."""
 
@@ -81,7 +86,11 @@ def _refusal(data: bytes, error: ValidationError) -> ApiError:
         param = _path([*place, there[0]["loc"][-1]])
         return bad_request(f"{param} is missing.", param, "missing_required_parameter")
     wanted = " or ".join(dict.fromkeys(fault["msg"].removeprefix("Input should be ") for fault in there))
-    return bad_request(f"{param} is {shown(there[0]['input'])}. It must be {wanted}.", param, "invalid_type")
+    example = EXAMPLES.get(_INDEX.sub("[]", param))
+    shape = "" if example is None else f", such as {example}"
+    return bad_request(
+        f"{param} is {shown(there[0]['input'])}. It must be {wanted}{shape}.", param, "invalid_type"
+    )
 
 
 def _unreadable(data: bytes, reason: str) -> ApiError:

@@ -20,8 +20,8 @@ def check_model(name: str | None, settings: Settings) -> None:
     if name is not None and not settings.any_model and name not in (settings.name, *settings.names):
         raise ApiError(
             404,
-            f"There is no model {name[:100]!r}. This server has {settings.name}; started for any model, it answers to "
-            "every name.",
+            f"There is no model {name[:100]!r}. Leave `model` out, ask for {settings.name!r}, or start the server with "
+            f"{settings.any_model_option}: it then answers to every name.",
             param="model",
             code="model_not_found",
         )

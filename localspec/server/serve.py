@@ -124,6 +124,8 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
             listening.bind(str(path))
         except OSError as error:
             reason = error.strerror or str(error)
+            if not path.parent.is_dir():
+                reason = f"there is no folder {path.parent}"
             raise InvalidRequest(
                 f"The server cannot listen on {path}: {reason}.", OTHER_PATH, command=OTHER_PATH_COMMAND
             ) from None

@@ -12,7 +12,8 @@ MAX_BODY = 4 * 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """name: the model's name for clients; names: others that are understood as well; any_model: and so is every other.
+    """name: the model's name for clients; names: others that are understood as well; any_model: and so is every other;
+    any_model_option: how whoever starts the server asks for that, for the refusal of another name.
 
     api_key: required in `Authorization: Bearer` or `X-Api-Key`, unless None.
     cors: origins of web pages that may ask; "*" is all.
@@ -24,6 +25,7 @@ class Settings:
     name: str
     names: tuple[str, ...] = ()
     any_model: bool = False
+    any_model_option: str = "any_model=True"
     api_key: str | None = None
     cors: tuple[str, ...] = ()
     queue: int = 8
