@@ -121,7 +121,7 @@ def test_a_load_is_cancelled_while_the_child_runs(tmp_path: Path, monkeypatch: p
         try_first=True,
         draft_tokens=2,
         home=tmp_path,
-        on_progress=lambda progress: begun.set() if "of their own" in progress.stage else None,
+        on_progress=lambda progress: begun.set() if "of their own" in progress.sentence else None,
     )
     assert begun.wait(600)
     loading.cancel()
