@@ -101,6 +101,18 @@ def test_an_answer_that_is_computed_and_not_read_is_unfinished(files, tmp_path, 
     asyncio.run(main())
 
 
+def test_who_reads_on_behind_the_end_finds_it_at_once(files):
+    async def main():
+        async with await load(files) as llm:
+            answer = llm.stream("abc", temperature=0, max_tokens=4)
+            assert [chunk async for chunk in answer][-1].completion
+            for _ in range(2):
+                with pytest.raises(StopAsyncIteration):
+                    await asyncio.wait_for(anext(answer), 60)
+
+    asyncio.run(main())
+
+
 def test_errors_come_with_the_first_chunk(files):
     async def main():
         async with await load(files) as llm:
