@@ -139,7 +139,8 @@ def test_a_file_and_a_reference_go_together(tmp_path: Path) -> None:
     missing = run("chat", "-m", str(target), "-md", DRAFT, *ONCE)
     assert f"Run `localspec pull {DRAFT}`." in missing.stderr
     assert answer("-m", str(target), "-md", DRAFT, "--yes", "-q")[0]["text"]
-    assert answer("-m", str(target), "-md", "Org/Nothing:Q4_0", "--no-draft", "-q")[0]["text"]
+    alone = ("-m", str(target), "-md", "Org/Nothing:Q4_0", "--no-draft", "-q", "-p", "hello", "-n", "8")
+    assert run("chat", *alone, "-c", "128", "--temp", "0").stdout.strip()
 
 
 def test_a_file_of_that_name_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,7 +255,7 @@ def test_ctrl_c_between_the_banner_and_the_prompt_does_not_leave(tmp_path: Path,
         f"def pressed(*arguments, **options):\n    say(*arguments, **options)\n    {interrupt}\n"
         "chat.say = pressed\n",
         "reader": "from localspec.cli import line_editor\nmake = line_editor.prompt_reader\n"
-        f"def pressed(*arguments):\n    {interrupt}\n    return make(*arguments)\n"
+        f"def pressed(*arguments, **options):\n    {interrupt}\n    return make(*arguments, **options)\n"
         "line_editor.prompt_reader = pressed\n",
     }[place]
     terminal = Terminal(
@@ -307,7 +307,7 @@ def test_with_nothing_on_disk_it_offers_to_pull(tmp_path: Path) -> None:
 
 def test_json_needs_a_prompt(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-c", DRIVER, "chat", "--json")
-    terminal.expect("--json is for one answer: give its prompt behind PAIR, with -p or on standard input.")
+    terminal.expect("--json is for one answer: give its prompt behind PAIR, with -p or on")
     assert terminal.exit_code() == 2
 
 

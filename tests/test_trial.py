@@ -154,12 +154,14 @@ def test_a_child_does_not_outlive_the_application(tmp_path: Path, both_ways: str
     """Also where the child hangs, and its temporary files go with it."""
     pid = tmp_path / "pid"
     application = (
-        "import sys\n"
+        "import signal, sys\n"
         "from pathlib import Path\n"
         "from localspec.engine import trial\n"
         "from localspec.engine.options import EngineOptions\n"
         "from localspec.system import child\n"
         "if __name__ == '__main__':\n"
+        # A test run in the background with `nohup` ignores it, and so would this program.
+        "    signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         f"    child._is_frozen = lambda: {both_ways == 'spawned'}\n"
         "    trial._ENTRY = 'tests.test_trial:telling'\n"
         "    trial.try_load(Path(sys.argv[1]), None, EngineOptions())\n"

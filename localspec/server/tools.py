@@ -19,6 +19,8 @@ _MODES = ("none", "auto", "required")
 _ALLOWED = "allowed_tools"
 _PASSED_OVER = "tool_passed_over"
 _NOT_ENFORCED = "schema_not_enforced"
+_NO_OBJECTS = frozenset({"", "array", "string", "number", "integer", "boolean", "null"})
+"""Types of JSON that arguments cannot have."""
 _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -184,7 +186,9 @@ def _checked_tool(tool: Mapping[str, Any], param: str) -> Function:
         where = f"{param}.function.parameters"
         raise bad_request(f"{where} is {parameters!r:.60}. It must be a JSON schema.", where)
     kind = None if parameters is None else parameters.get("type")
-    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
+    kinds = kind if isinstance(kind, list) else [kind]
+    # A word that is no type, such as OBJECT, is a fault of the schema: passed over with a warning like any other.
+    if kind is not None and all(not isinstance(one, str) or one in _NO_OBJECTS for one in kinds):
         where = f"{param}.function.parameters.type"
         raise bad_request(f"{where} is {kind!r:.60}. It must be 'object': arguments have names.", where)
     checked["parameters"] = _EMPTY if parameters is None else dict(parameters)
