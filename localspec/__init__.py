@@ -6,7 +6,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from localspec.version import VERSION as __version__
+from localspec.system.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from localspec.aio import AsyncLLM

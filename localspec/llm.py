@@ -26,7 +26,6 @@ from localspec.checks import (
     checked_switch,
     text_or_items,
 )
-from localspec.compute.vocabulary import ChatTemplate
 from localspec.engine.engine import Engine
 from localspec.engine.idle import IdleTimer
 from localspec.engine.keeper import EngineKeeper, Order
@@ -41,6 +40,7 @@ from localspec.system.at_exit import close_at_exit
 from localspec.system.load_watch import LoadWatch, watching
 from localspec.system.progress import ProgressCallback, Stage
 from localspec.text.prompt import render_prompt, text_prompt
+from localspec.text.template import ChatTemplate
 
 log = logging.getLogger(__name__)
 EXIT_SECONDS = 5.0

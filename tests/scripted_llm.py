@@ -13,8 +13,8 @@ from localspec.decoding.logprobs import TokenLogprob
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import PromptTooLong
-from localspec.llama.template import ChatTemplate
 from localspec.text.prompt import render_prompt
+from localspec.text.template import ChatTemplate
 
 QWEN = """\
 {%- if tools %}<|im_start|>system

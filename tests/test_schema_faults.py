@@ -12,7 +12,7 @@ from localspec.errors import InvalidRequest
 from localspec.grammar.constraint import check_constraint
 from localspec.grammar.notation import fault_of, notations_of_schema
 from localspec.grammar.schema_faults import MOST_FAULTS, enforceable, first_fault
-from localspec.grammar.schemas import FORMATS, path_of, without_unknown_formats
+from localspec.grammar.schema_places import FORMATS, path_of, without_unknown_formats
 
 AHEAD = {"type": "string", "pattern": "(?=a)b"}
 TEXT = {"type": "string"}

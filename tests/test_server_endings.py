@@ -9,8 +9,8 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import InvalidRequest
-from localspec.llama.template import ChatTemplate
 from localspec.text.prompt import render_prompt
+from localspec.text.template import ChatTemplate
 
 from .scripted_llm import LLAMA, QWEN, R1, ScriptedLLM
 from .serverkit import ready, running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.errors import TemplateError
-from localspec.llama.template import ChatTemplate
+from localspec.text.template import ChatTemplate
 from tests.tinygguf import CHATML
 
 USER = [{"role": "user", "content": "Hi"}]

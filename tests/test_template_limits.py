@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from localspec.errors import TemplateError
-from localspec.llama.template import ChatTemplate
+from localspec.text.template import ChatTemplate
 
 USER = [{"role": "user", "content": "Hi"}]
 MEGABYTE = "{% set a = 'a' * 1000000 %}"

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import InvalidRequest, TemplateError
-from localspec.llama.template import ChatTemplate
 from localspec.text.messages import ROLES, checked_messages
 from localspec.text.prompt import Literals, literals_of, render_prompt, text_prompt
+from localspec.text.template import ChatTemplate
 from tests.tinygguf import CHATML
 
 SPECIAL = {"<s>": 1, "</s>": 2, "<|im_start|>": 3, "<|im_end|>": 4}

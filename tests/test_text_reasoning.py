@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.llama.template import ChatTemplate
 from localspec.text.reasoning import ReasoningSplitter, ReasoningTags, reasoning_tags
+from localspec.text.template import ChatTemplate
 from tests.tinygguf import CHATML
 
 TAGS = ReasoningTags("<think>", "</think>")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.probe import Probe
-from localspec.compute.vocabulary import ChatTemplate, Vocabulary
+from localspec.compute.vocabulary import Vocabulary
 from localspec.decoding import session
 from localspec.gguf.metadata import Metadata
 
@@ -169,13 +169,10 @@ class Library(Protocol):
 
 
 class Reference(Library, Protocol):
-    """The library by which all others are judged; it also reads vocabularies and templates, and writes files."""
+    """The library by which all others are judged; it also reads vocabularies and writes files."""
 
     def open_vocabulary(self, metadata: Metadata) -> Vocabulary:
         """A file's vocabulary without its weights. Raises what `open_weights` raises."""
-
-    def chat_template(self, metadata: Metadata, vocabulary: Vocabulary) -> ChatTemplate:
-        """The chat template that the file brings along."""
 
     def requantize(
         self, source: Path, destination: Path, format_name: str, *, threads: int | None = None

@@ -1,11 +1,10 @@
-"""A model's vocabulary and tokenizer, apart from its weights, and its chat template."""
+"""A model's vocabulary and tokenizer, apart from its weights."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from localspec.text.continuation import SpellingVocabulary
-from localspec.text.prompt import Template
 
 
 class Vocabulary(SpellingVocabulary, Protocol):
@@ -29,15 +28,3 @@ class Vocabulary(SpellingVocabulary, Protocol):
 
     def close(self) -> None:
         """Free what was loaded for the vocabulary alone. Idempotent; that of open weights is freed with them."""
-
-
-class ChatTemplate(Template, Protocol):
-    """The chat template that a model file brings along."""
-
-    @property
-    def source(self) -> str | None:
-        """The Jinja text, or None."""
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """Names that the template asks for: `tools`, `enable_thinking`, ... Empty for one that cannot be read."""

@@ -27,6 +27,7 @@ from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair, why_no_draft
 from localspec.system.load_watch import stage
 from localspec.system.progress import Stage
+from localspec.text.template import ChatTemplate
 
 READ, LOADED = 0.02, 0.8
 """Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
@@ -120,7 +121,9 @@ class Engine:
         self.session = Session(self.target, min_width=widths.low)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
         loaded.callback(self.vocab.close)
-        self.template = reference().chat_template(target, self.vocab)
+        self.template = ChatTemplate(
+            target.chat_template, bos=self.vocab.bos_text, eos=self.vocab.eos_text, name=target.path.name
+        )
 
     def _check_memory(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> None:
         loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]

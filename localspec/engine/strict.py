@@ -57,9 +57,8 @@ def strict_widths(
     with suppress(KeyError, TypeError, ValueError):
         if (found := kept.find(facts)) is not None:
             return Widths(int(found["low"]), int(found["high"]))
-    stage(
-        Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0
-    )  # a load that is under way stays where it is
+    # A load that is under way stays where it is: its share never falls.
+    stage(Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0)
     notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (some seconds).")
     classes = measured_classes(weights, options, cancel=cancel)
     widths = usable_widths(classes)

@@ -11,7 +11,7 @@ from localspec.checks import shown
 from localspec.errors import InvalidRequest
 from localspec.grammar.lark import lark_of_gbnf
 from localspec.grammar.matching import first_sentence
-from localspec.grammar.schemas import without_unknown_formats
+from localspec.grammar.schema_places import without_unknown_formats
 from localspec.system.deep_stack import with_deep_stack
 
 if TYPE_CHECKING:

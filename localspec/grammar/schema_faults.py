@@ -12,7 +12,15 @@ from urllib.parse import quote, unquote
 
 from localspec.errors import InvalidRequest
 from localspec.grammar.notation import fault_of, notations_of_schema
-from localspec.grammar.schemas import DEFINITIONS, Place, changed_at, inner_places, moved, part_at, path_of
+from localspec.grammar.schema_places import (
+    DEFINITIONS,
+    Place,
+    changed_at,
+    inner_places,
+    moved,
+    part_at,
+    path_of,
+)
 
 MOST_FAULTS = 16
 """Of one schema; with more of them nothing of it is enforced."""

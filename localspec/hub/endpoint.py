@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from localspec.hub.hubfaults import UPGRADE, HubFaults
 from localspec.hub.time_limit import within
 from localspec.pairs.pair import HubSource
-from localspec.version import VERSION
+from localspec.system.version import VERSION
 
 PROBE_SECONDS = 5.0
 NAMED: dict[str, Any] = {"library_name": "localspec", "library_version": VERSION}

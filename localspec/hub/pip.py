@@ -26,7 +26,7 @@ from localspec.hub.route import (
 )
 from localspec.pairs.pair import WheelSource
 from localspec.system.disk import MAKE_ROOM
-from localspec.version import VERSION
+from localspec.system.version import VERSION
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
 # One index may lack a package (404) while another has it: that alone is no sign of a broken connection.

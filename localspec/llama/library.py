@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from localspec.compute.context_options import CACHE_TYPES, StrictForm
 from localspec.compute.probe import Probe
 from localspec.gguf.metadata import Metadata
-from localspec.llama import backend, quantize, template
+from localspec.llama import backend, quantize
 from localspec.llama.probe import probe_library
 
 if TYPE_CHECKING:
-    from localspec.compute.vocabulary import ChatTemplate, Vocabulary
+    from localspec.compute.vocabulary import Vocabulary
     from localspec.llama.context import CancelFlag
     from localspec.llama.weights import Weights
 
@@ -97,15 +97,6 @@ class LlamaCpp:
         from localspec.llama.weights import Weights
 
         return Weights(metadata.path, gpu_layers=0, metadata=metadata, vocab_only=True).vocabulary
-
-    def chat_template(self, metadata: Metadata, vocabulary: Vocabulary) -> ChatTemplate:
-        """The chat template that the file brings along."""
-        return template.ChatTemplate(
-            metadata.chat_template,
-            bos=vocabulary.bos_text,
-            eos=vocabulary.eos_text,
-            name=metadata.path.name,
-        )
 
     def requantize(
         self, source: Path, destination: Path, format_name: str, *, threads: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localspec.grammar.schemas import DEFINITIONS, moved
+from localspec.grammar.schema_places import DEFINITIONS, moved
 
 Schema = dict[str, Any]
 

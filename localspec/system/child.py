@@ -94,10 +94,8 @@ class _Started:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env={
-                    **os.environ,
-                    "PYTHONFAULTHANDLER": "",
-                },  # its report would bury the library's last words
+                # Python's own report of a crash would bury the library's last words.
+                env={**os.environ, "PYTHONFAULTHANDLER": ""},
                 start_new_session=os.name == "posix",
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )

@@ -26,7 +26,8 @@ class ChatTemplate:
     name: what to call the model in an error.
 
     Templates come from strangers: they run in Jinja's immutable sandbox, without files, attributes of Python objects,
-    or any way to change the messages, and within bounds on memory, output, steps and time (`sandbox.py`).
+    or any way to change the messages, and within bounds on memory, output, steps and time (`sandbox.py`,
+    `template_allowance.py`).
     """
 
     def __init__(self, metadata_template: str | None, *, bos: str, eos: str, name: str) -> None:
@@ -72,7 +73,7 @@ class ChatTemplate:
                 name="tools",
             )
         template = self._compiled
-        from localspec.llama.sandbox import TooMuch, allowance
+        from localspec.text.template_allowance import TooMuch, allowance
 
         told = {
             **dict.fromkeys(("functions", "function_call", "tool_choice")),  # as llama-cpp-python does
@@ -105,7 +106,8 @@ class ChatTemplate:
             raise TemplateError(
                 f"{self.name} has no chat template in its file.", "Give a plain prompt instead of messages."
             )
-        from localspec.llama.sandbox import Sandbox, allowance, checked_source
+        from localspec.text.sandbox import Sandbox, checked_source
+        from localspec.text.template_allowance import allowance
 
         try:
             with allowance():
