@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.answers.conversation import Conversation
+from localspec.answers.idle_moments import IdleMoments
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
 from localspec.answers.stream import AnswerStream
@@ -27,9 +26,8 @@ from localspec.checks import (
     text_or_items,
 )
 from localspec.engine.engine import Engine
-from localspec.engine.idle import IdleTimer
 from localspec.engine.keeper import EngineKeeper, Order
-from localspec.engine.loading import Loading
+from localspec.engine.loading import Loading, watched
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import LoadOptions, Notify, engine_options, within_machine
 from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
@@ -37,16 +35,13 @@ from localspec.hub.sources import Found, find, find_files, find_folder, find_on_
 from localspec.pairs.catalogue import DEFAULT_PAIR
 from localspec.store.last_use import record_use
 from localspec.system.at_exit import close_at_exit
-from localspec.system.load_watch import LoadWatch, watching
-from localspec.system.progress import ProgressCallback, Stage
+from localspec.system.progress import ProgressCallback
 from localspec.text.prompt import render_prompt, text_prompt
 from localspec.text.template import ChatTemplate
 
 log = logging.getLogger(__name__)
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for a running answer to stop."""
-QUIET_SECONDS = 1.0
-"""How long nobody must have used an engine before what is uncertain of its costs is measured."""
 
 
 def _ignore(sentence: str) -> None:
@@ -61,29 +56,9 @@ def _both(first: Notify, second: Notify) -> Notify:
     return notify
 
 
-def _unload_if_idle(seconds: float, reference: weakref.ref[LLM]) -> float | None:
-    llm = reference()
-    return None if llm is None else llm.unload_if_idle(seconds)
-
-
 def _checked_progress(on_progress: ProgressCallback | None) -> ProgressCallback | None:
     """`on_progress`, or None where nobody listens. Raises `InvalidRequest`."""
     return None if on_progress is None else check_listener("on_progress", on_progress)
-
-
-def _kept(order: Order, notify: Notify, on_progress: ProgressCallback | None) -> EngineKeeper:
-    """The loaded engine. on_progress: told how far the load is, in what `notify` hears too."""
-    if on_progress is None:
-        return EngineKeeper(order, notify)
-    watch = LoadWatch(on_progress)
-    with watching(watch):
-        keeper = EngineKeeper(order, _both(watch.say, notify))
-        try:
-            watch.stage(Stage.READY, "ready", 1.0, 1.0)
-        except BaseException:
-            keeper.close()
-            raise
-    return keeper
 
 
 class LLM:
@@ -96,14 +71,7 @@ class LLM:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         self._keeper = keeper
         self._queue = AnswerQueue(keeper.cancel)
-        self._may_measure = True  # in idle moments
-        self._timers: list[IdleTimer] = []
-        if unload_after is not None:
-            seconds = unload_after
-            self._timers.append(IdleTimer(self, partial(_unload_if_idle, seconds), seconds, "idle"))
-        if keeper.may_measure:
-            self._timers.append(IdleTimer(self, LLM._measure_if_idle, QUIET_SECONDS, "measuring"))
-            weakref.finalize(self, self._queue.cancel_idle_turn).atexit = False
+        self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
 
     @classmethod
@@ -181,7 +149,7 @@ class LLM:
         calibrate = checked_switch("calibrate", own.pop("calibrate", False))
         engine, cut = within_machine(engine_options(own))
         order = Order(found.target, found.draft, engine, draft_tokens, found.home, calibrate)
-        keeper = _kept(order, notify, on_progress)
+        keeper = watched(lambda say: EngineKeeper(order, _both(say, notify)), on_progress)
         keeper.warnings += cut
         record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
         return cls(keeper, seconds)
@@ -200,8 +168,7 @@ class LLM:
         From then on nothing is measured in idle moments: its contexts are the caller's too.
         """
         with self.using() as engine:
-            self._may_measure = False  # whoever has it may compute with its contexts
-            self._queue.end_idle_turn()
+            self._idle.end_measuring()  # whoever has it may compute with its contexts
             return engine
 
     @property
@@ -355,12 +322,6 @@ class LLM:
         """Free the weights until the next use, unless an answer is running; whether they are freed."""
         return self._queue.if_idle(0.0, self._keeper.unload)
 
-    def unload_if_idle(self, seconds: float) -> float:
-        """Free the weights if nobody used them for `seconds`; returns after how many seconds to look again."""
-        if self._queue.if_idle(seconds, self._keeper.unload):
-            return seconds
-        return max(seconds - self._queue.idle_seconds, 0.001)
-
     def calibrate(
         self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
     ) -> Costs:
@@ -373,24 +334,6 @@ class LLM:
         with self.exclusive() as engine:
             engine.forget()
             return self._keeper.calibrate(redo=redo, notify=notify, skip=skip)
-
-    @staticmethod
-    def _measure_if_idle(reference: weakref.ref[LLM]) -> float | None:
-        """Measure a little if nobody used the engine for a while; returns when to look again, None for never.
-
-        The LLM is not kept alive by it: its end cancels the turn.
-        """
-        llm = reference()
-        if llm is None:
-            return None
-        queue, keeper = llm._queue, llm._keeper
-        with queue.idle_turn(QUIET_SECONDS) as turn:
-            if turn is not None and llm._may_measure:
-                llm = None
-                keeper.measure_idly(lambda: turn.cancelled)
-                keeper.keep_costs()
-        llm = reference()
-        return QUIET_SECONDS if llm is not None and llm._may_measure and keeper.may_measure else None
 
     def close(self) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.
@@ -408,8 +351,7 @@ class LLM:
         self._queue.close_at_exit(self._keeper.close, EXIT_SECONDS)
 
     def _stop(self) -> None:
-        for timer in self._timers:
-            timer.stop()
+        self._idle.stop()
         self._keeper.stop_loading()
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from localspec.errors import (
 )
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import context, weights
-from localspec.system.load_watch import LoadWatch
+from localspec.system.load_watch import LoadWatch, watching
 from localspec.system.progress import Progress, Reporter, Stage
 
 from .tinygguf import write_llama, write_mamba
@@ -118,6 +118,23 @@ def test_what_a_loaders_listener_raises_ends_the_load(files, tmp_path, prepares,
         LLM.load(
             files["target"], files["draft"], on_progress=on_progress, home=tmp_path, n_ctx=512, calibrate=True
         )
+    assert all(thing._handle is None for thing in opened)
+
+
+def test_a_load_with_a_listener_of_its_own_still_is_that_of_who_follows_it(files, opened):
+    """A server follows what it loads, whoever listens inside: it hears of it, and its stop ends it."""
+    outside, inside = [], []
+    with watching(LoadWatch(outside.append)):
+        LLM.load(files["target"], on_progress=inside.append, draft_tokens=3, n_ctx=512).close()
+    assert outside == inside and inside[-1].stage == Stage.READY
+    watch = LoadWatch()
+
+    def on_progress(progress):
+        if progress.stage == Stage.LOAD:
+            watch.cancel()
+
+    with watching(watch), pytest.raises(LoadCancelled):
+        LLM.load(files["target"], on_progress=on_progress, draft_tokens=3, n_ctx=512)
     assert all(thing._handle is None for thing in opened)
 
 

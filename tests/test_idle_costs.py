@@ -40,7 +40,7 @@ def files(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.fixture
 def quiet(monkeypatch) -> None:
     """Idle moments begin at once, and this machine counts as calm."""
-    monkeypatch.setattr("localspec.llm.QUIET_SECONDS", 0.01)
+    monkeypatch.setattr("localspec.answers.idle_moments.QUIET_SECONDS", 0.01)
     monkeypatch.setattr("localspec.decoding.calibrate.UNSTEADY", 1e9)
     monkeypatch.setattr(idle_costs.IdleCalibration.__init__, "__defaults__", (SECONDS, time.perf_counter))
 
@@ -82,7 +82,7 @@ def load(files, home, **options) -> LLM:
 def test_a_load_makes_no_pass_and_the_first_answer_drafts_by_assumed_costs(
     files, tmp_path, passes, monkeypatch
 ):
-    monkeypatch.setattr("localspec.llm.QUIET_SECONDS", 1000)
+    monkeypatch.setattr("localspec.answers.idle_moments.QUIET_SECONDS", 1000)
     with load(files, tmp_path) as llm:
         assert passes == [] and "measured" not in llm.drafting
         assert llm.generate("abc", **GREEDY).ids

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from localspec.errors import BackendError, EngineBusy, LoadCancelled
 from localspec.system.at_exit import close_at_exit
-from localspec.system.load_watch import LoadWatch, watching
+from localspec.system.load_watch import LoadWatch, current_watch, watching
 from localspec.system.progress import Progress, ProgressCallback, Stage
 
 EXIT_SECONDS = 5.0
@@ -26,6 +26,34 @@ class Closable(Protocol):
 
 
 Result = TypeVar("Result", bound=Closable)
+
+
+def _ignore(sentence: str) -> None:
+    pass
+
+
+def watched(
+    load: Callable[[Callable[[str], None]], Result],
+    on_progress: ProgressCallback | None = None,
+    *,
+    watch: LoadWatch | None = None,
+) -> Result:
+    """What `load` results in, here and now; it gets a function to be told sentences.
+
+    on_progress: told how far it is, up to "ready"; what it raises ends the load. watch: follows it, by default one for
+    `on_progress` beside that which follows this thread already.
+    """
+    if watch is None and on_progress is None:
+        return load(_ignore)
+    watch = watch or LoadWatch(on_progress, outer=current_watch())
+    with watching(watch):
+        loaded = load(watch.say)
+        try:
+            watch.stage(Stage.READY, "ready", 1.0, 1.0)
+        except BaseException:
+            loaded.close()
+            raise
+        return loaded
 
 
 class Loading(Generic[Result]):
@@ -120,9 +148,7 @@ class Loading(Generic[Result]):
         loaded: Result | None = None
         error: BaseException | None = None
         try:
-            with watching(self._watch):
-                loaded = self._load(self._watch.say)
-                self._watch.stage(Stage.READY, "ready", 1.0, 1.0)
+            loaded = watched(self._load, watch=self._watch)
         except BaseException as fault:
             error = fault
         self._finish(loaded, error)

@@ -23,10 +23,11 @@ class LoadWatch:
     """One load. `report` hears how far it is, in the loading thread, some ten times a second.
 
     `cancel` works from any thread: reading weights ends at the next tensor, a measuring pass at once.
+    outer: one that follows the same load from further out; it hears the same, and its `cancel` ends the load too.
     """
 
-    def __init__(self, report: ProgressCallback = lambda progress: None) -> None:
-        self._report = report
+    def __init__(self, report: ProgressCallback | None = None, *, outer: LoadWatch | None = None) -> None:
+        self._report, self._outer = report, outer
         self._lock = threading.Lock()
         self._flags: weakref.WeakSet[Flag] = weakref.WeakSet()
         self._cancelled = False
@@ -37,7 +38,7 @@ class LoadWatch:
     @property
     def cancelled(self) -> bool:
         """Whether the load was told to end."""
-        return self._cancelled
+        return self._cancelled or (self._outer is not None and self._outer.cancelled)
 
     def cancel(self) -> None:
         """End the load."""
@@ -54,33 +55,44 @@ class LoadWatch:
             cancelled = self._cancelled
         if cancelled:
             flag.set()
+        if self._outer is not None:
+            self._outer.adopt(flag)
 
     def stage(self, stage: Stage, sentence: str, low: float, high: float) -> None:
         """Begin a stage, which takes the load from the share `low` to `high`. Raises `LoadCancelled`."""
         self.check()
-        self._stage, self._low, self._high = stage, low, high
+        self._begin(stage, low, high)
         self.say(sentence)
+
+    def _begin(self, stage: Stage, low: float, high: float) -> None:
+        if self._outer is not None:
+            self._outer._begin(stage, low, high)
+        self._stage, self._low, self._high = stage, low, high
 
     def say(self, sentence: str) -> None:
         """Change the sentence of the stage."""
+        if self._outer is not None:
+            self._outer.say(sentence)
         self._sentence = sentence
         self._tell(always=True)
 
     def advance(self, fraction: float) -> bool:
         """Report that a share (0 to 1) of the stage is done; False if the load is to end."""
+        if self._outer is not None:
+            self._outer.advance(fraction)
         done = self._low + (self._high - self._low) * min(max(fraction, 0.0), 1.0)
         self._done = max(self._done, done)
         self._tell(always=fraction >= 1.0)
-        return not self._cancelled
+        return not self.cancelled
 
     def _tell(self, *, always: bool) -> None:
         self._done = max(self._done, self._low)
-        if self._pace.is_due(always):
+        if self._report is not None and self._pace.is_due(always):
             self._report(Progress(self._stage, self._done, self._sentence))
 
     def check(self) -> None:
         """Raise `LoadCancelled` if the load is to end."""
-        if self._cancelled:
+        if self.cancelled:
             raise LoadCancelled("The load was cancelled.", "Start it again.")
 
 
