@@ -10,8 +10,9 @@ from functools import cache, lru_cache
 import numpy as np
 
 from localspec.decoding.control import Controller, FixedLength
-from localspec.decoding.drafting import Drafter, ModelDrafter
+from localspec.decoding.drafting import Drafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Constraint, LogitsProcessor, Sampler
 from localspec.decoding.sampling import Logits

@@ -9,8 +9,9 @@ import numpy as np
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
-from localspec.decoding.drafting import ChainDrafter, ModelDrafter
+from localspec.decoding.drafting import ChainDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session

@@ -23,7 +23,8 @@ from localspec import LLM
 from localspec.answers.request import Completion
 from localspec.answers.turn import Turn
 from localspec.cli import interactive, main
-from localspec.cli.answer import MEANINGS, Repetition, cut_off, explained, figures, write_out
+from localspec.cli.answer import Repetition, write_out
+from localspec.cli.figures import MEANINGS, cut_off, explained, figures
 from localspec.cli.interactive import COMMANDS, REPEATS, Chat
 from localspec.cli.line_editor import History, history_path
 from localspec.cli.model_options import ModelOptions

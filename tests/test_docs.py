@@ -25,9 +25,9 @@ from click.testing import CliRunner
 import localspec
 from localspec import LLM, errors, server
 from localspec.cli import main
-from localspec.decoding.drafting import Stop
+from localspec.decoding.model_drafter import Stop
 from localspec.decoding.stats import Stats
-from localspec.engine.engine import describe_drafting
+from localspec.engine.drafting_status import describe_drafting
 from localspec.pairs.behaviour import rollback
 from localspec.server.schemas import ChatRequest, CompletionRequest
 
@@ -158,7 +158,7 @@ def stop_reason(node: ast.AST) -> ast.expr | None:
 
 def endings() -> set[str]:
     """Every text that `describe_drafting` gives, with NAME for names and N for numbers."""
-    stops = [Stop(reason, 4096) for reason in written_reasons("decoding/drafting.py", stop_reason)]
+    stops = [Stop(reason, 4096) for reason in written_reasons("decoding/model_drafter.py", stop_reason)]
     recurrent = SimpleNamespace(is_recurrent=True, is_hybrid=False, architecture="NAME")
     reasons = {*written_reasons("engine/engine.py", no_draft_reason), rollback(recurrent, "target").clause}  # type: ignore[arg-type]
     assert (len(stops), len(reasons)) == (2, 3), "another reason: the page must tell of it"

@@ -173,13 +173,13 @@ def test_coupled_agrees_more_than_independent_draws():
 
 MUTATIONS = {
     "q is not the distribution the token was drawn from": (
-        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "localspec.decoding.model_drafter", "ModelDrafter.propose",
         "probs.append(draft_probs)",
         "probs.append(type(sampler)(type(sampler.params)(1.0, 0, 1.0, 0.0))(row, history))",
         {"temperature": 2.0},
     ),
     "an argmax draft tested with the soft q": (
-        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "localspec.decoding.model_drafter", "ModelDrafter.propose",
         "round_.draw(draft_probs, len(sequence) + len(tokens))",
         "int(draft_probs.tokens[draft_probs.probs.argmax()])", {},
     ),
@@ -199,7 +199,7 @@ MUTATIONS = {
         "target_probs[len(draft.tokens)].sample", "target_probs[max(len(draft.tokens) - 1, 0)].sample", {},
     ),
     "a token dropped after it was drawn": (
-        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "localspec.decoding.model_drafter", "ModelDrafter.propose",
         "token = round_.draw(draft_probs, len(sequence) + len(tokens))",
         "token = round_.draw(draft_probs, len(sequence) + len(tokens))\n"
         "        if draft_probs.prob(token) < 0.4: return Draft(tuple(tokens), tuple(probs))",
@@ -223,7 +223,7 @@ MUTATIONS = {
         "self._committed + index", "self._committed", {"options": "penalties"},
     ),
     "penalties on the target only": (
-        "localspec.decoding.drafting", "ModelDrafter.propose",
+        "localspec.decoding.model_drafter", "ModelDrafter.propose",
         "probs.append(draft_probs)",
         "probs.append(sampler(row, list(sequence)))", {"options": "penalties"},
     ),
@@ -241,7 +241,7 @@ def test_a_planted_fault_breaks_the_law(fault):
 def test_ids_outside_the_targets_vocabulary_would_be_seen():
     params = SamplingParams(max_tokens=30, **OFF)
     with (
-        planted("localspec.decoding.drafting", "ModelDrafter.propose", "row = row[: self._shared]", "pass"),
+        planted("localspec.decoding.model_drafter", "ModelDrafter.propose", "row = row[: self._shared]", "pass"),
         pytest.raises(AssertionError, match="outside the vocabulary"),
     ):
         generate(TARGET, padded(), n_vocab=V, params=params)

@@ -139,7 +139,7 @@ def test_after_an_audit_the_engine_answers_as_before(llm: LLM) -> None:
 
 FAULTS = {
     "q from raw logits": (
-        "localspec.decoding.drafting", "ModelDrafter.propose", "probs.append(draft_probs)",
+        "localspec.decoding.model_drafter", "ModelDrafter.propose", "probs.append(draft_probs)",
         "probs.append(Distribution.normalised(np.arange(len(row)), np.exp(row - row.max())))",
         ("rejection", "block"),
     ),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 RUNS = 400
 FAULTS = {
     "q from raw logits": (
-        "localspec.decoding.drafting", "ModelDrafter.propose", "probs.append(draft_probs)",
+        "localspec.decoding.model_drafter", "ModelDrafter.propose", "probs.append(draft_probs)",
         "probs.append(Distribution.normalised(np.arange(len(row)), np.exp(row - row.max())))",
     ),
     "the recovered token from the target": (

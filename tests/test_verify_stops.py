@@ -14,7 +14,7 @@ import pytest
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import MODEL, NGRAM, FixedPlan
 from localspec.decoding.costs import CostTable
-from localspec.decoding.drafting import ModelDrafter
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft
 

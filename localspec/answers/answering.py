@@ -26,7 +26,8 @@ from localspec.decoding.params import SamplingParams, checked_bias, sampling_par
 from localspec.decoding.sampler import Constraint, Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.decoding.verify import choose_rule
-from localspec.engine.engine import Engine, describe_drafting
+from localspec.engine.drafting_status import describe_drafting
+from localspec.engine.engine import Engine
 from localspec.errors import DecodeCancelled, InvalidRequest
 from localspec.grammar.constraint import token_constraint
 from localspec.text.answer import AnswerText, StopMatcher

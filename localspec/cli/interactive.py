@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.checks import check_when_full, user_path
-from localspec.cli.answer import Repetition, cut_off, explained, figures, interrupts_ignored, write_out
+from localspec.cli.answer import Repetition, interrupts_ignored, write_out
+from localspec.cli.figures import cut_off, explained, figures
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS, flags
 from localspec.cli.terminal import busy, checked_text, say, write_answer

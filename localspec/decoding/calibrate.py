@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from localspec.decoding.costs import DOUBTED, PLAUSIBLE, CostTable
@@ -34,6 +34,9 @@ GROUP = 4
 """Widths that are timed in turn before the next ones are: whoever interrupts leaves what was timed twice."""
 MANY = 8
 """Passes of one token after which it is believed that a wider one takes less."""
+
+TOKEN_TURNS, TOKEN_SECONDS = 9, 2.0
+"""Samples of each context where several are compared, and the time after which fewer will do."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +208,32 @@ class Calibrator:
         known = self._known
         grown = self._held * (known.slope + (width - 1) * known.row_slope)
         return max(seconds - known.scale * grown, seconds / 2)
+
+
+def time_token(
+    contexts: Mapping[str, Context], clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of one-token passes of each; they take turns, so that a busy moment spoils one sample each."""
+    filled = SHORT
+    for context in contexts.values():
+        context.truncate(0, 0)
+        context.decode([Span(0, tuple(range(1, filled + 1)), 0, 0)])
+        _token(context, filled, clock)  # the first pass of a graph is slower
+    started = clock()
+    samples: dict[str, list[float]] = {name: [] for name in contexts}
+    for turn in range(TOKEN_TURNS):
+        for name, context in contexts.items():
+            samples[name].append(_token(context, filled, clock))
+        if turn >= 2 and clock() - started > TOKEN_SECONDS:
+            break
+    for context in contexts.values():
+        context.truncate(0, 0)
+    return samples
+
+
+def _token(context: Context, length: int, clock: Callable[[], float]) -> float:
+    started = clock()
+    context.decode([Span(0, (7,), length, 1)])
+    seconds = clock() - started
+    context.truncate(0, length)
+    return seconds

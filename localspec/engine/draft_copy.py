@@ -6,17 +6,15 @@ Requantizing moves how many drafted tokens are accepted, and never what comes ou
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from localspec.checks import StrPath
 from localspec.compute.library import CancelFlag, Context, Library
-from localspec.decoding import session
 from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.calibrate import time_token
 from localspec.decoding.costs import CostTable
-from localspec.decoding.session import Span
 from localspec.engine.engine import Engine, facts_of
 from localspec.engine.libraries import library_for, preferred, reference, watched_flag
 from localspec.engine.measured_costs import Costs
@@ -49,8 +47,6 @@ UNSTEADY = 1.5
 """Where the median is so many times the least, others are using the machine: a copy that lost gets another trial."""
 BUSY = 0.3
 """Share of the processors in use from which on the machine is not calm."""
-TURNS, SECONDS = 9, 2.0
-"""Samples of each file, and the time after which fewer will do."""
 
 
 def load_engine(
@@ -174,35 +170,6 @@ def fastest(seconds: Mapping[str, float]) -> str:
     """The format to draft with: a copy only where it is clearly faster."""
     name = min(seconds, key=lambda name: seconds[name], default=ORIGINAL)
     return name if name != ORIGINAL and seconds[name] <= GAIN * seconds[ORIGINAL] else ORIGINAL
-
-
-def time_token(
-    contexts: Mapping[str, session.Context], clock: Callable[[], float] = time.perf_counter
-) -> dict[str, list[float]]:
-    """Seconds of one-token passes of each; they take turns, so that a busy moment spoils one sample each."""
-    filled = 32
-    for context in contexts.values():
-        context.truncate(0, 0)
-        context.decode([Span(0, tuple(range(1, filled + 1)), 0, 0)])
-        _pass(context, filled, clock)  # the first pass of a graph is slower
-    started = clock()
-    samples: dict[str, list[float]] = {name: [] for name in contexts}
-    for turn in range(TURNS):
-        for name, context in contexts.items():
-            samples[name].append(_pass(context, filled, clock))
-        if turn >= 2 and clock() - started > SECONDS:
-            break
-    for context in contexts.values():
-        context.truncate(0, 0)
-    return samples
-
-
-def _pass(context: session.Context, length: int, clock: Callable[[], float]) -> float:
-    started = clock()
-    context.decode([Span(0, (7,), length, 1)])
-    seconds = clock() - started
-    context.truncate(0, length)
-    return seconds
 
 
 def forget(draft: Path, home: Path | None) -> int:

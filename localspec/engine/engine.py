@@ -12,10 +12,9 @@ from pathlib import Path
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Library, Weights
-from localspec.decoding.adaptive import AdaptiveController
-from localspec.decoding.drafting import Drafter, ModelDrafter, NoDrafter, Stop, chain
+from localspec.decoding.drafting import Drafter, NoDrafter, chain
+from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
-from localspec.decoding.stats import Stats
 from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory
 from localspec.engine.options import TARGET_ROWS, EngineOptions
@@ -256,40 +255,6 @@ def _check_cache_types(library: Library, options: EngineOptions) -> None:
                 f"It must be one of {', '.join(library.cache_types)}.",
                 name=name,
             )
-
-
-def describe_drafting(
-    engine: Engine, controller: AdaptiveController | None, draft_tokens: int | str, stats: Stats | None = None
-) -> str:
-    """Whether tokens are drafted, and why not; with `stats`, what became of it in one answer."""
-    reason = engine.no_draft_reason
-    if reason or draft_tokens == 0:
-        return f"off: {reason or 'asked for'}"
-    sources = "from the draft model" if engine.draft else "from repeated text"
-    fixed = isinstance(draft_tokens, int)
-    stop = engine.draft_stop if stats is not None else None
-    if stats is not None and not stats.drafted and (stop or stats.rounds > 1 or not fixed):
-        if stop:
-            return f"off: {stop}"
-        return f"off: nothing in this answer {'could be drafted' if fixed else 'was worth drafting'}"
-    until = f"; {stop}" if stop else ""
-    if isinstance(draft_tokens, int):
-        most = engine.most_draft_tokens
-        count = (
-            str(draft_tokens)
-            if draft_tokens <= most
-            else f"{most} (not {draft_tokens}: a pass checks no more)"
-        )
-        return f"on, {count} tokens a round {sources}{until}"
-    if engine.draft and controller is not None:
-        if controller.can_pay(0):
-            sources += " and repeated text"
-        else:
-            how = "measured" if controller.measured else "far as is known yet"
-            sources = (
-                f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
-            )
-    return f"on where it pays, {sources}{until}"
 
 
 def _describe(context: Context, options: EngineOptions) -> dict[str, object]:

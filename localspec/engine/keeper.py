@@ -12,7 +12,8 @@ from pathlib import Path
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.engine.draft_copy import improved_engine, load_engine
-from localspec.engine.engine import Engine, describe_drafting
+from localspec.engine.drafting_status import describe_drafting
+from localspec.engine.engine import Engine
 from localspec.engine.idle_costs import IdleCalibration
 from localspec.engine.measured_costs import (
     Costs,

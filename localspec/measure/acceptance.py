@@ -9,8 +9,8 @@ from itertools import accumulate
 from operator import mul
 
 from localspec.decoding.control import FixedPlan
-from localspec.decoding.drafting import ModelDrafter
 from localspec.decoding.loop import TargetRows
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from localspec.decoding.control import FixedLength
-from localspec.decoding.drafting import Drafter, ModelDrafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
 from localspec.decoding.loop import Generation, run
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution, Logits
