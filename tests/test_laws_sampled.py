@@ -241,7 +241,9 @@ def test_a_planted_fault_breaks_the_law(fault):
 def test_ids_outside_the_targets_vocabulary_would_be_seen():
     params = SamplingParams(max_tokens=30, **OFF)
     with (
-        planted("localspec.decoding.model_drafter", "ModelDrafter.propose", "row = row[: self._shared]", "pass"),
+        planted(
+            "localspec.decoding.model_drafter", "ModelDrafter.propose", "row = row[: self._shared]", "pass"
+        ),
         pytest.raises(AssertionError, match="outside the vocabulary"),
     ):
         generate(TARGET, padded(), n_vocab=V, params=params)
