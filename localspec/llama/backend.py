@@ -143,9 +143,8 @@ def _log_callback(llama_cpp: Any) -> Any:
     def callback(level: int, text: bytes, _data: object) -> None:
         try:
             _take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
-        except (
-            BaseException
-        ) as error:  # from a log handler of the application: raised in here it would be lost
+        except BaseException as error:
+            # From a log handler of the application: raised in here it would be lost.
             _interrupt.append(error)
             stop_loading()
 
