@@ -148,6 +148,8 @@ def _check_heads(figures: _Figures, num_layers: int) -> None:
             )
     if heads[0]:
         _check_head_size(figures, heads[0])
+    if architecture == "deepseek2-ocr":
+        _check_plain_heads(figures, heads[0])
 
 
 def _check_head_size(figures: _Figures, num_heads: int) -> None:
@@ -185,6 +187,18 @@ def _check_head_size(figures: _Figures, num_heads: int) -> None:
             )
 
 
+def _check_plain_heads(figures: _Figures, num_heads: int) -> None:
+    """Heads that are equal parts of a token's vector, whose positions turn by the usual base."""
+    part = figures.one("embedding_length", 1, 1, _MAX_SIZE) // max(num_heads, 1)
+    for key in ("key_length", "value_length"):
+        size = figures.one(f"attention.{key}", part, 0, _MAX_SIZE)
+        if size != part:
+            raise GGUFFault(f"its {figures.architecture}.attention.{key} is {size}, and {part} is possible")
+    base = figures.scalars.get(f"{figures.architecture}.rope.freq_base", 10000.0)
+    if not isinstance(base, float) or abs(base - 10000.0) >= 1e-4:
+        raise GGUFFault(f"its {figures.architecture}.rope.freq_base is {base}, and 10000.0 is possible")
+
+
 def _check_compressed(figures: _Figures, key: int, value: int, turned: int) -> None:
     """Multi-head latent attention: what the cache holds of a token is one short vector and its rotary part."""
     rank = figures.one("attention.kv_lora_rank", 0, 0, _MAX_SIZE)
@@ -213,6 +227,8 @@ def _check_layer_kinds(figures: _Figures, num_layers: int) -> None:
             raise GGUFFault(f"its {architecture}.attention.indexer.top_k is no multiple of its kpool, {pool}")
     if architecture in ("gemma4", "mimo2"):
         _check_windows(figures, num_layers)
+    if architecture == "dots3note":
+        _check_indexers(figures, num_layers)
     inner, state = (figures.one(f"ssm.{key}", 0, 0, _MAX_SIZE) for key in ("inner_size", "state_size"))
     rank, groups = (figures.one(f"ssm.{key}", 0, 0, _MAX_SIZE) for key in ("time_step_rank", "group_count"))
     if architecture in DELTA_NET and (inner != state * rank or not groups or rank % groups):
@@ -226,6 +242,23 @@ def _check_layer_kinds(figures: _Figures, num_layers: int) -> None:
         raise GGUFFault(f"its {architecture}.ssm.inner_size is {inner}, and {2 * width} is possible")
     if size and width % size:
         raise GGUFFault(f"its {architecture}.wkv.head_size is {size}, which does not divide {width}")
+
+
+def _check_indexers(figures: _Figures, num_layers: int) -> None:
+    """Each layer without a sliding window looks up what it attends to by an indexer, whose keys are turned too."""
+    name = f"{figures.architecture}.attention"
+    windows = figures.arrays.get(f"{name}.sliding_window_pattern", ())
+    types = figures.arrays.get(f"{name}.indexer.types", ())
+    ahead = figures.one("nextn_predict_layers", 0, 0, num_layers)  # layers that only draft, with windows
+    for layer in range(num_layers - ahead):
+        if not any(windows[layer : layer + 1]) and not any(types[layer : layer + 1]):
+            raise GGUFFault(
+                f"its {name}.indexer.types is {_short(types)}, and layer {layer} has neither an indexer nor a window "
+                f"(sliding_window_pattern)"
+            )
+    turned = figures.one("rope.dimension_count", 0, 0, _MAX_SIZE)
+    if figures.one("attention.indexer.key_length", turned, 0, _MAX_SIZE) < turned:
+        raise GGUFFault(f"its {name}.indexer.key_length is less than its rope.dimension_count, {turned}")
 
 
 def _check_windows(figures: _Figures, num_layers: int) -> None:
@@ -242,6 +275,8 @@ def _check_windows(figures: _Figures, num_layers: int) -> None:
 
 
 def _short(values: Numbers) -> str:
+    if not values:
+        return "missing"
     return str(values[0]) if len({*values}) == 1 else f"{list(values)}"[:80]
 
 
