@@ -94,34 +94,6 @@ def _cancelling(pump: Pump, *, patient: bool) -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-class Interrupts(list[int]):
-    """Each Ctrl-C that came, and nothing else happened."""
-
-    def __call__(self, number: int, _frame: FrameType | None) -> None:
-        """As a signal's handler."""
-        self.append(number)
-
-
-@contextlib.contextmanager
-def interrupts_ignored() -> Iterator[Interrupts]:
-    """In the block Ctrl-C raises nothing; `write_out` may let it stop an answer. Use in the main thread.
-
-    The block gets those that came; a block within it gets the same.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if isinstance(handler, Interrupts):
-        yield handler
-        return
-    interrupts = Interrupts()
-    if handler not in (None, signal.SIG_IGN):
-        signal.signal(signal.SIGINT, interrupts)
-    try:
-        yield interrupts
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-
-
 class Repetition:
     """Whether a running answer only repeats itself: at least 8 times the same, and 200 tokens of it."""
 

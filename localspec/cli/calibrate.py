@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli import opening
+from localspec.cli.interrupts import skippable
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import json_option, loading_options, offline_option, quiet_option, yes_option
 from localspec.cli.tables import show_table
@@ -70,32 +68,6 @@ def costs_of(llm: LLM, *, redo: bool = False, quiet: bool = False) -> Costs:
         )
     with skippable() as skip, contextlib.nullcontext() if quiet else busy("measuring what passes cost"):
         return llm.calibrate(redo=redo, notify=(lambda _sentence: None) if quiet else say, skip=skip)
-
-
-@contextlib.contextmanager
-def skippable() -> Iterator[Callable[[], bool]]:
-    """In the block the first Ctrl-C makes the function that it gets return True, and the second one interrupts.
-
-    Where Ctrl-C is ignored (nohup) it stays so. Use in the main thread.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    skipped = False
-
-    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal skipped
-        if skipped:
-            raise KeyboardInterrupt
-        skipped = True
-        say("Skipping what is not measured yet.")
-
-    if handler in (None, signal.SIG_IGN):
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield lambda: skipped
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def _show(title: str, table: CostTable) -> None:

@@ -13,8 +13,9 @@ import click
 
 from localspec.checks import WHEN_FULL
 from localspec.cli import opening
-from localspec.cli.answer import Interrupts, interrupts_ignored, write_out
+from localspec.cli.answer import write_out
 from localspec.cli.figures import cut_off, figures
+from localspec.cli.interrupts import Interrupts, interrupts_ignored
 from localspec.cli.model_options import ModelOptions, names_model
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
 from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer, write_json

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.checks import check_when_full, user_path
-from localspec.cli.answer import Repetition, interrupts_ignored, write_out
+from localspec.cli.answer import Repetition, write_out
 from localspec.cli.figures import cut_off, explained, figures
+from localspec.cli.interrupts import interrupts_ignored
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import DRAFT_TOKENS, flags
 from localspec.cli.terminal import busy, checked_text, say, write_answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from localspec.cli.holdings import day, described
 from localspec.cli.model_options import is_other_file
 from localspec.cli.options import context_option, json_option
+from localspec.cli.show_file import show_file
 from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     from localspec.store.store import Store
 
     if _is_file(name):
-        _show_file(name, ctx_size, as_json)
+        show_file(name, ctx_size, as_json)
         return
     store = Store()
     for sentence in catalogue.warnings(name, store.home):
@@ -68,50 +68,6 @@ def _is_file(name: str) -> bool:
     is_path = "/" in name or "\\" in name
     is_file = is_path and user_path(name).is_file()
     return name.lower().endswith(".gguf") or is_file or is_other_file(name)
-
-
-def _show_file(name: str, ctx_size: int, as_json: bool) -> None:
-    from localspec.checks import user_path
-    from localspec.gguf.metadata import read_metadata
-    from localspec.pairs.judgement import judge
-    from localspec.system.progress import readable
-
-    model = read_metadata(user_path(name))
-    judgement, needed = judge(model, None), _memory([model], ctx_size)
-    facts = {
-        "file": str(model.path),
-        "name": model.name,
-        "architecture": model.architecture,
-        "format": model.file_type,
-        "bytes": model.size_bytes,
-        "licence": model.key_values.get("general.license"),
-        "layers": model.n_layer,
-        "width": model.n_embd,
-        "vocabulary": model.n_vocab,
-        "tokenizer": model.tokenizer_model,
-        "chat_template": model.chat_template is not None,
-        "context": model.n_ctx_train or None,
-        "memory": {"context": ctx_size, "bytes": needed},
-        "judgement": judgement.to_dict(),
-    }
-    if as_json:
-        write_json(facts)
-        return
-    for line in (
-        f"{model.name}: {model.path}",
-        "",
-        f"architecture  {model.architecture}, {model.n_layer} layers of width {model.n_embd}",
-        f"format        {model.file_type}, {readable(model.size_bytes)} ({model.size_bytes} bytes)",
-        f"tokenizer     {model.tokenizer_model}, {model.n_vocab} tokens",
-        f"chat template {'yes' if model.chat_template else 'none: it continues text and answers no messages'}",
-        f"licence       {facts['licence'] or 'not stated'}",
-        f"context       {model.n_ctx_train or 'unknown'} tokens",
-        f"memory        {readable(needed or 0)}, with a context of {ctx_size} tokens",
-        "",
-        judgement.sentence,
-        *([f"`localspec suggest {shlex.quote(name)}` finds drafts for it."] if judgement.fits else []),
-    ):
-        click.echo(printable(line))
 
 
 def _metadata(held: Holding) -> list[Metadata | None]:
