@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -297,7 +298,8 @@ def test_the_estimate_adds_both_models_up(files):
     assert alone.compute > 0 and both.compute > alone.compute
     assert both.total == both.weights + both.kv_cache + both.compute and both.fits
     assert memory_needed(files["target"], n_ctx=512).kv_cache == 2 * alone.kv_cache
-    assert memory_needed(files["target"], n_ctx=10**6) == memory_needed(files["target"], n_ctx=512)
+    longer, trained = (memory_needed(files["target"], n_ctx=n_ctx) for n_ctx in (10**6, 512))
+    assert replace(longer, available=0) == replace(trained, available=0)  # what is free changes meanwhile
     assert memory_needed(files["target"], n_ctx=256, cache_type_v="f32").kv_cache == 1.5 * alone.kv_cache
 
 

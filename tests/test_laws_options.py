@@ -116,7 +116,7 @@ def acceptance(name: str, make_rule: type = RejectionRule) -> float:
 LOOP, SAMPLER, DRAFTING = (
     "localspec.decoding.loop",
     "localspec.decoding.sampler",
-    "localspec.decoding.drafting",
+    "localspec.decoding.model_drafter",
 )
 SHAPED = "self._sampler(self._rows[index], history)"
 BLIND = "__import__('tests.fake_options', fromlist=['blind']).blind(self._sampler)"

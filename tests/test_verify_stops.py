@@ -157,7 +157,7 @@ def test_a_plan_that_learned_from_earlier_rounds_is_exact(rule):
 def test_the_real_drafter_asking_after_the_draw_would_be_seen(rule):
     broken = []
     with planted(
-        "localspec.decoding.drafting",
+        "localspec.decoding.model_drafter",
         "ModelDrafter.propose",
         "token = round_.draw(draft_probs, len(sequence) + len(tokens))",
         "token = round_.draw(draft_probs, len(sequence) + len(tokens))\n"

@@ -82,6 +82,14 @@ LAYERS_DIFFER = NO_ATTENTION_IN_SOME | {
 }  # fmt: skip
 """Layers may have different numbers of heads; elsewhere the shapes of the first hold for all."""
 
+IN_SECTIONS = frozenset({
+    "paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp",
+})  # fmt: skip
+"""Rotary positions have several parts, for time, height and width, and turn a section of each head by each."""
+
+WINDOWED = frozenset({"dots3note", "gemma4", "granite_swa", "maple", "mimo2", "spark2_5", "step35"})
+"""Which layers have a sliding window stands in the file: some must."""
+
 TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
 """The running state is twice as wide as the hidden state."""
 
