@@ -290,6 +290,12 @@ class Context:
             raise refused_cells(length)
         return length
 
+    def set_threads(self, count: int) -> None:
+        """Give the passes from now on so many threads."""
+        self._check_open()
+        self._lib.llama_set_n_threads(self._handle, count, count)
+        self.threads = count
+
     def close(self) -> None:
         """Free the memory."""
         if is_forked():  # it waits for its threads
