@@ -174,7 +174,7 @@ def test_a_load_ended_by_another_thread_leaves_the_next_one_right(files, alone, 
     def log(*_args):
         lines.append(1)
         if len(lines) == 5:  # llama.cpp is reading the file
-            from_another_thread(backend.stop_loading)
+            from_another_thread(backend.gate.stop)
 
     monkeypatch.setattr(backend.log, "debug", log)
     with pytest.raises(ModelLoadError):
