@@ -32,10 +32,14 @@ LEAST_HIGH = 4
 
 @dataclass(frozen=True)
 class Widths:
-    """Passes of the target have `low` to `high` tokens, narrower ones being padded."""
+    """Passes of the target have `low` to `high` tokens, narrower ones being padded.
+
+    threads: numbers of them with which these passes compute the same bits too, the most first.
+    """
 
     low: int
     high: int
+    threads: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.low} to {self.high}"
