@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor
+from time import perf_counter, process_time
 
 import numpy as np
 
@@ -72,6 +73,14 @@ LLAMA = Library(
 )  # fmt: skip
 LIBRARIES = {"ik": IK, "llama": LLAMA}
 
+class Nobody:
+    """In the place of `Neighbours`: others do nothing."""
+
+    def look(self) -> Glance:
+        own = process_time()
+        return Glance(perf_counter(), own, own)
+
+
 Schedule = Sequence[tuple[float, int]]
 """Moments from which on there are so many neighbours, the first one at 0."""
 
@@ -90,7 +99,6 @@ class Machine:
     clock: Clock = field(default_factory=Clock)
     busy: float = 0.0
     own: float = 0.0
-    threads: int = PROCESSORS
 
     def neighbours(self) -> int:
         return next(count for start, count in reversed(self.schedule) if start <= self.clock.now)
@@ -100,7 +108,7 @@ class Machine:
 
     def compute(self, library: Library, drafts: bool, width: int, threads: int) -> None:
         """One pass; who comes while it runs slows down what is left of it."""
-        left, self.threads = 1.0, threads
+        left = 1.0
         while left > 1e-9:
             whole = library.seconds(drafts, width, threads, self.neighbours())
             seconds = min(left * whole, self._until_change())
@@ -117,10 +125,8 @@ class Machine:
 
     def look(self) -> Glance:
         if self.blind:
-            return Glance(self.clock.now, self.own, self.own, None)
-        # This thread, those that wait for the next pass, and others.
-        running = self.threads + self.neighbours()
-        return Glance(self.clock.now, floor(self.busy / TICK) * TICK, self.own, running)
+            return Glance(self.clock.now, self.own, self.own)
+        return Glance(self.clock.now, floor(self.busy / TICK) * TICK, self.own)
 
 
 class SharedContext(FakeContext):

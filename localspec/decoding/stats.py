@@ -76,6 +76,7 @@ class Stats:
     prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those
     that the last prefill round committed. target_seconds and
     draft_seconds are spent in forward passes and drafting, other_seconds is the rest.
+    threads: CPU threads of the target's passes, the fewest where their number changed; None before the first.
     draft_ended_at: tokens of prompt and answer after which the draft model drafted no more, None if it went on.
     """
 
@@ -94,6 +95,7 @@ class Stats:
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     other_seconds: float = 0.0
+    threads: int | None = None
     draft_ended_at: int | None = None
 
     def add(self, step: Step) -> None:

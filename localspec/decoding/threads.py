@@ -11,20 +11,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-LEAST_SECONDS = 0.004
-"""Looks that follow each other sooner are no news: systems count processor time in ticks of 4 to 16 ms."""
-TICKS = 0.02
-"""Seconds of work by others that a look may see and that are none: what is counted in ticks, on two processors."""
-MEMORY = 0.5
-"""Seconds over which the work of others is averaged."""
-STEADY = 0.25
-"""The least such time after which processors may count as free."""
+MEMORY, LEAST = 0.5, 0.25
+"""Seconds over which the work of others is averaged, and the least of them that say anything: on a desktop somebody
+always works for a moment. A pass that collapses takes longer than that."""
 SLACK = 0.3
 """Share of a processor that others may always use beside as many threads as there are processors."""
 FREER = 0.5
 """Of what others may use, what they may where there are to be more threads: a neighbour in between changes nothing."""
-SUSPICIOUS = 0.25
-"""Processors used by others which, with threads of theirs that run at this moment, say that they have come to stay."""
 HOLD, MOST_HOLD = 1.0, 32.0
 """Seconds for which processors must have been free before threads are added. Doubled, up to the most, where threads
 that were added had to go soon: neighbours that come and go."""
@@ -36,7 +29,7 @@ there: a system may hide others."""
 
 
 class Glance(Protocol):
-    """What the processors that this process may use have done up to a moment, all figures in seconds."""
+    """What the processors that this process may use have done up to a moment, in seconds."""
 
     @property
     def at(self) -> float:
@@ -49,10 +42,6 @@ class Glance(Protocol):
     @property
     def own(self) -> float:
         """This process's part of it."""
-
-    @property
-    def running(self) -> int | None:
-        """Threads, of any process, that run now or would if there were room; None where the system does not say."""
 
 
 class Threaded(Protocol):
@@ -67,7 +56,7 @@ class ThreadControl:
 
     most: threads where nobody else computes. processors: those there are for this process, second threads of cores
     counted as well. look: a glance at them. allowed: counts to choose from, with `most` among them; by default all.
-    count: threads of the next pass.
+    count: threads of the next pass. num_changes: of the count, so far.
     """
 
     def __init__(
@@ -83,6 +72,7 @@ class ThreadControl:
         self._raised_at: float | None = None
         self._free_since: float | None = None
         self._num_slow = 0
+        self.num_changes = 0
 
     def govern(self, context: Threaded) -> None:
         """Give this context too as many threads as are decided on."""
@@ -91,19 +81,18 @@ class ThreadControl:
 
     def decide(self) -> int:
         """Look around, and let the next pass have as many threads as there is room for."""
-        now, before = self._look(), self._glances[-1]
-        if len(self._counts) == 1 or now.at - before.at < LEAST_SECONDS:
+        now = self._look()
+        if len(self._counts) == 1 or now.at <= self._glances[-1].at:
             return self.count
         self._glances.append(now)
         while self._glances[1].at <= now.at - MEMORY:
             self._glances.popleft()
-        first = self._glances[0]
-        surely = max(self._others(since, now) - TICKS / (now.at - since.at) for since in (before, first))
-        room = min(self._room(surely), self._room_now(before, now))
-        if room < self.count:
-            self._lower(room)
-        elif self.count < self.most and now.at - first.at >= STEADY:
-            self._consider_more(first, now)
+        if now.at - self._glances[0].at >= LEAST:
+            room = self._room(self._others())
+            if room < self.count:
+                self._lower(room)
+            elif self.count < self.most:
+                self._consider_more()
         return self.count
 
     def judge(self, slowdown: float) -> bool:
@@ -114,8 +103,9 @@ class ThreadControl:
             self._lower(max(fewer for fewer in self._counts if fewer <= max(count // 2, self._counts[0])))
         return self.count < count
 
-    def _others(self, since: Glance, now: Glance) -> float:
-        """Processors that others used. What this process computes beside its passes is such work too."""
+    def _others(self) -> float:
+        """Processors that others used lately. What this process computes beside its passes is such work too."""
+        since, now = self._glances[0], self._glances[-1]
         seconds = now.at - since.at
         own = min(now.own - since.own, self.count * seconds)
         return max((now.busy - since.busy - own) / seconds, 0.0)
@@ -129,21 +119,14 @@ class ThreadControl:
         )
         return next(fits, self._counts[0])
 
-    def _room_now(self, before: Glance, now: Glance) -> int:
-        """By what runs at this moment, where others have worked: sooner than their work of some passes tells."""
-        # The threads of the last pass wait a while for the next one before they sleep.
-        others = 0 if now.running is None else now.running - self.count
-        suspicious = others > 0 and self._others(before, now) >= SUSPICIOUS
-        return self._room(others) if suspicious else self.most
-
-    def _consider_more(self, first: Glance, now: Glance) -> None:
-        room = self._room(self._others(first, now), FREER)
+    def _consider_more(self) -> None:
+        room, now = self._room(self._others(), FREER), self._glances[-1].at
         if room <= self.count:
             self._free_since = None
             return
-        self._free_since = first.at if self._free_since is None else self._free_since
-        if now.at - self._free_since >= self._hold:
-            self._raised_at = now.at
+        self._free_since = self._glances[0].at if self._free_since is None else self._free_since
+        if now - self._free_since >= self._hold:
+            self._raised_at = now
             self._change(room)
 
     def _lower(self, count: int) -> None:
@@ -155,6 +138,7 @@ class ThreadControl:
 
     def _change(self, count: int) -> None:
         self.count = count
+        self.num_changes += 1
         self._free_since = None
         self._num_slow = 0
         # What others do beside more or fewer threads is another matter.
