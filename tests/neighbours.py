@@ -73,6 +73,7 @@ LLAMA = Library(
 )  # fmt: skip
 LIBRARIES = {"ik": IK, "llama": LLAMA}
 
+
 class Nobody:
     """In the place of `Neighbours`: others do nothing."""
 
@@ -176,7 +177,10 @@ class World:
         if threads not in self.tables:
             target, draft = self.tables[2]
             assert draft is not None
-            self.tables[threads] = with_fewer_threads(target, 2 / threads), with_fewer_threads(draft, 2 / threads)
+            self.tables[threads] = (
+                with_fewer_threads(target, 2 / threads),
+                with_fewer_threads(draft, 2 / threads),
+            )
         return self.tables[threads]
 
     def run(self, seconds: float, controller: Controller | None = None) -> list[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +39,7 @@ def rate(steps: list[Step]) -> float:
 
 def arrivals(schedule: Schedule, until: float) -> int:
     counts = [0, *(count for start, count in schedule if start <= until)]
-    return sum(later > sooner for sooner, later in zip(counts, counts[1:], strict=False))
+    return sum(later > sooner for sooner, later in pairwise(counts))
 
 
 def idle(library: Library) -> float:

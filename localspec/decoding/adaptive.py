@@ -224,8 +224,9 @@ class AdaptiveController:
         """
         expected = self.target.time(step.batch_width, step.length)
         drafting = plan.pass_seconds if plan else 0.0
-        slowdown = step.batch_seconds / expected if self.target.paced else 1.0
-        crowded = self.threads is not None and self.threads.judge(slowdown)
+        crowded = self.threads is not None and self.threads.judge(
+            step.batch_seconds, expected if self.target.paced else step.batch_seconds
+        )
         if not crowded:
             pace = self.target.scale
             self.target.observe(step.batch_width, step.length, step.batch_seconds)

@@ -26,6 +26,8 @@ SOON = 8
 SLOW, COLLAPSED = 3.0, 8.0
 """Times what is expected: of two passes in a row, or of one, for which there was no room though none was seen to work
 there: a system may hide others."""
+STALL = 0.1
+"""Seconds that a pass takes at least where its threads wait for one without a processor, again and again."""
 
 
 class Glance(Protocol):
@@ -95,9 +97,9 @@ class ThreadControl:
                 self._consider_more()
         return self.count
 
-    def judge(self, slowdown: float) -> bool:
-        """Told that the last pass took so many times what is expected of its threads; whether it had too many."""
-        count = self.count
+    def judge(self, seconds: float, expected: float) -> bool:
+        """Told what the last pass took and what is expected with its threads; whether there was no room for them."""
+        count, slowdown = self.count, seconds / expected if seconds >= STALL else 1.0
         self._num_slow = self._num_slow + 1 if slowdown >= SLOW else 0
         if self.decide() >= count > self._counts[0] and (self._num_slow > 1 or slowdown >= COLLAPSED):
             self._lower(max(fewer for fewer in self._counts if fewer <= max(count // 2, self._counts[0])))

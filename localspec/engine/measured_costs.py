@@ -143,9 +143,7 @@ def _most_threads(engine: Engine, context: Context) -> int:
     return engine.threads.most if engine.threads else context.threads
 
 
-def _facts(
-    context: Context, engine: Engine, verifies: bool, threads: int | None = None
-) -> dict[str, object]:
+def _facts(context: Context, engine: Engine, verifies: bool, threads: int | None = None) -> dict[str, object]:
     """Everything that a cost depends on."""
     options = engine.options if verifies else engine.asked
     return {
