@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -155,8 +156,9 @@ class EngineKeeper:
                     path=str(order.target),
                 )
             self._engine = engine
-            if self.adaptive is not None:
+            if self.adaptive is not None and self._costs is not None:
                 self.adaptive.threads = engine.threads
+                self.adaptive.costs_for = self._tables(engine, self._costs)
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
             return engine
 
@@ -242,24 +244,20 @@ class EngineKeeper:
             costs.draft,
             max_width=engine.target.n_outputs,
             threads=engine.threads,
-            costs_for=self._tables,
+            costs_for=self._tables(engine, costs),
         )
         return self.adaptive
 
-    def _tables(self, threads: int) -> tuple[CostTable, CostTable | None]:
-        """What passes with so many threads cost."""
-        costs = self._costs_with(threads)
-        return costs.target, costs.draft
+    def _tables(self, engine: Engine, costs: Costs) -> Callable[[int], tuple[CostTable, CostTable | None]]:
+        """For the controller, which must keep neither this keeper alive nor its engine."""
+        return partial(_tables, weakref.ref(engine), costs, self._fewer, self.order.home)
 
     def _costs_with(self, threads: int, *, redo: bool = False) -> Costs:
         """redo: those of fewer threads than the most are not read from disk."""
-        engine, costs = self.engine, self._costs
-        assert costs is not None, "asked for by who goes by them"
-        if engine.threads is None or threads == engine.threads.most:
-            return costs
-        if redo or threads not in self._fewer:
-            self._fewer[threads] = costs_of_fewer(engine, costs, threads, self.order.home, redo=redo)
-        return self._fewer[threads]
+        assert self._costs is not None, "asked for by who goes by them"
+        if redo:
+            self._fewer.pop(threads, None)
+        return _costs_with(self.engine, self._costs, self._fewer, self.order.home, threads, redo=redo)
 
     def calibrate(
         self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
@@ -318,6 +316,33 @@ class EngineKeeper:
         if self._engine is not None and self._costs is not None:
             for costs in (self._costs, *self._fewer.values()):
                 keep_costs(self._engine, costs, self.order.home)
+
+
+def _costs_with(
+    engine: Engine,
+    costs: Costs,
+    fewer: dict[int, Costs],
+    home: Path | None,
+    threads: int,
+    *,
+    redo: bool = False,
+) -> Costs:
+    """Of passes with so many threads. costs: with the most; fewer: those known by now, which others are added to."""
+    if engine.threads is None or threads == engine.threads.most:
+        return costs
+    if threads not in fewer:
+        fewer[threads] = costs_of_fewer(engine, costs, threads, home, redo=redo)
+    return fewer[threads]
+
+
+def _tables(
+    engine: weakref.ref[Engine], costs: Costs, fewer: dict[int, Costs], home: Path | None, threads: int
+) -> tuple[CostTable, CostTable | None]:
+    """What passes with so many threads cost."""
+    loaded = engine()
+    assert loaded is not None, "a pass without an engine"
+    found = _costs_with(loaded, costs, fewer, home, threads)
+    return found.target, found.draft
 
 
 def _or_other_threads(ended: Callable[[], bool], control: ThreadControl | None, count: int) -> bool:
