@@ -38,7 +38,6 @@ class FakeContext:
         self.model = model
         self.n_vocab, self.n_ctx, self.n_batch, self.n_outputs = n_vocab, n_ctx, n_batch, n_outputs
         self.spare = spare
-        self.threads = 1
         self.cells: dict[int, list[int]] = {}
         self.passes: list[int] = []
         self.fail_with: Exception | None = None
