@@ -28,6 +28,16 @@ STEADY_LOADS: dict[str, tuple[Schedule, float]] = {
 """And how many times an idle machine's a token may take there, in the median."""
 
 
+class Follower:
+    """Hears of every number of threads."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def set_threads(self, count: int) -> None:
+        self.seen.append(count)
+
+
 def token_seconds(steps: list[Step]) -> float:
     """The median over all tokens."""
     return statistics.median(step.seconds / len(step.tokens) for step in steps for _ in step.tokens)
@@ -56,12 +66,13 @@ def test_beside_others_passes_are_slower_and_do_not_collapse(library, load):
         assert sum(step.seconds > LONG for step in steps) <= arrivals(schedule, SECONDS)
 
 
-@pytest.mark.parametrize("library", list(LIBRARIES))
+@pytest.mark.parametrize(("library", "gain"), [("ik", 1.2), ("llama", 0.95)])
 @pytest.mark.parametrize("load", list(STEADY_LOADS))
-def test_drafting_beside_others_is_no_slower_than_plain_decoding_beside_them(library, load):
+def test_drafting_goes_on_beside_others_where_it_pays_and_costs_nothing_elsewhere(library, gain, load):
+    """Against plain decoding beside the same others; alone one library gains 1.4x and the other nothing."""
     schedule, _ = STEADY_LOADS[load]
     plain = rate(World.of(LIBRARIES[library], schedule).run_plain(SECONDS))
-    assert rate(World.of(LIBRARIES[library], schedule).run(SECONDS)) >= 0.95 * plain
+    assert rate(World.of(LIBRARIES[library], schedule).run(SECONDS)) >= gain * plain
 
 
 @pytest.mark.parametrize("library", list(LIBRARIES))
@@ -88,13 +99,14 @@ def test_threads_come_back_when_cores_are_free_and_not_before(library):
 
 def test_neighbours_that_come_and_go_are_waited_for_longer_each_time():
     """So passes hardly collapse for them; and once they have gone for good, it is as fast as ever."""
-    world = World.of(IK, [*coming_and_going(2, 5, 100), (100.0, 0)])
+    world, follower = World.of(IK, [*coming_and_going(2, 5, 100), (100.0, 0)]), Follower()
+    assert world.control is not None
+    world.control.govern(follower)
     world.run_plain(99.0)
-    assert world.control is not None and world.control.count == 1
-    changes = world.control.num_changes
-    assert changes <= 8  # of twenty that come or go
+    assert follower.seen[-1] == 1 and len(follower.seen) <= 9  # of twenty that come or go
+    before = list(follower.seen)
     steps = world.run_plain(100.0 + MOST_HOLD)
-    assert world.control.count == 2 and world.control.num_changes == changes + 1
+    assert follower.seen == [*before, 2]
     assert steps[-1].seconds < 1.1 * idle(IK)
 
 
@@ -194,6 +206,15 @@ def test_as_many_threads_as_there_is_room_for(most, processors, others, expected
     assert after(looks, ThreadControl(most, processors, looks), 1.0, 0.5, others) == expected
 
 
+@pytest.mark.parametrize(("others", "expected"), [(0.0, 2), (0.35, 2), (0.45, 1), (0.67, 1)])
+def test_a_little_work_of_others_does_not_keep_threads_away(others, expected):
+    """Nor do those who are between what one makes room for and what one comes back beside change anything."""
+    looks = Looks(2)
+    control = ThreadControl(2, 2, looks)
+    assert after(looks, control, 0.5, 0.5, 2.0) == 1
+    assert after(looks, control, 3.0, 0.9, others) == expected
+
+
 def test_only_allowed_numbers_are_chosen():
     looks = Looks(8)
     control = ThreadControl(8, 8, looks, allowed=(8, 4, 1))
@@ -244,16 +265,9 @@ def test_a_pause_counts_as_time_in_which_cores_were_free():
 
 
 def test_all_that_are_governed_follow():
-    class Passes:
-        threads = 0
-
-        def set_threads(self, count: int) -> None:
-            self.threads = count
-
-    looks, contexts = Looks(2), (Passes(), Passes())
+    looks, contexts = Looks(2), (Follower(), Follower())
     control = ThreadControl(2, 2, looks)
     for context in contexts:
         control.govern(context)
-    assert [context.threads for context in contexts] == [2, 2]
     after(looks, control, 0.5, 0.5, 2.0)
-    assert [context.threads for context in contexts] == [1, 1]
+    assert [context.seen for context in contexts] == [[2, 1], [2, 1]]

@@ -16,7 +16,7 @@ MEMORY, LEAST = 0.5, 0.25
 always works for a moment. A pass that collapses takes longer than that."""
 SLACK = 0.3
 """Share of a processor that others may always use beside as many threads as there are processors."""
-FREER = 0.5
+FREER = 0.8
 """Of what others may use, what they may where there are to be more threads: a neighbour in between changes nothing."""
 HOLD, MOST_HOLD = 1.0, 32.0
 """Seconds for which processors must have been free before threads are added. Doubled, up to the most, where threads
@@ -58,7 +58,7 @@ class ThreadControl:
 
     most: threads where nobody else computes. processors: those there are for this process, second threads of cores
     counted as well. look: a glance at them. allowed: counts to choose from, with `most` among them; by default all.
-    count: threads of the next pass. num_changes: of the count, so far.
+    count: threads of the next pass.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class ThreadControl:
         self._raised_at: float | None = None
         self._free_since: float | None = None
         self._num_slow = 0
-        self.num_changes = 0
 
     def govern(self, context: Threaded) -> None:
         """Give this context too as many threads as are decided on."""
@@ -140,7 +139,6 @@ class ThreadControl:
 
     def _change(self, count: int) -> None:
         self.count = count
-        self.num_changes += 1
         self._free_since = None
         self._num_slow = 0
         # What others do beside more or fewer threads is another matter.
