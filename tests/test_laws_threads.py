@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.stats import Step
 from localspec.decoding.threads import HOLD, MOST_HOLD, ThreadControl
 from localspec.system.neighbours import Glance
 
-from .neighbours import IK, LIBRARIES, TICK, Library, Schedule, World, coming_and_going
+from .neighbours import IK, LIBRARIES, TICK, Library, Machine, Schedule, World, coming_and_going
+from .simulation import table
 
 SECONDS = 40.0
 LONG = 1.0
@@ -162,6 +164,74 @@ def test_whoever_comes_and_goes(changes, library, at_first):
         for steps, waste in zip((plain, drafted), lost, strict=True)
     ]
     assert speed[1] >= 0.9 * speed[0]
+
+
+# What a controller makes of it
+
+
+def controlled() -> tuple[Looks, AdaptiveController]:
+    looks = Looks(2)
+    world = World(IK, Machine([(0.0, 0)]), ThreadControl(2, 2, looks))
+    return looks, world.controller()
+
+
+def one_round(seconds: float, *tokens: int, draft_seconds: float = 0.0) -> Step:
+    """Of a pass over as many tokens as it gave, all but the last one drafted."""
+    width, drafted = len(tokens), len(tokens) - 1
+    passes = seconds - draft_seconds
+    return Step(width, 0, tokens, 0, drafted, drafted, drafted > 0, None, draft_seconds, passes, seconds)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_pass_for_which_there_was_no_room_is_neither_learned_nor_owed(drafts):
+    """What it should have taken is."""
+    looks, controller = controlled()
+    plan = controller.plan(4 * drafts, 0)
+    tokens, expected = (5,), controller.target.time(1)
+    if drafts:
+        assert plan.pays_for_pass("model", 1) and plan.take("model", 0.9)
+        tokens, expected = (5, 6), controller.target.time(2) + controller.draft.time(1)
+    before = controller.target, controller.draft.time(1)
+    looks.passes(2.4, 1.0, 1.0)
+    controller.observe(one_round(2.4, *tokens, draft_seconds=1.1 * drafts))
+    assert controller.threads.count == 1
+    assert controller.target is before[0] and controller.target.scale == 1.0
+    assert controller.draft.time(1) == before[1]
+    owed = expected - len(tokens) * controller.target.time(1)
+    assert controller.ledger.balance == pytest.approx(owed)
+    controller.plan(0, 0)
+    assert controller.target is not before[0]
+    assert controller.ledger.balance == pytest.approx(owed)
+
+
+def test_what_rounds_give_is_expected_of_fewer_threads_in_their_own_time():
+    looks, controller = controlled()
+    for _ in range(20):
+        controller.plan(4, 0)
+        looks.passes(0.08, 2.0, 0.0)
+        controller.observe(one_round(0.08, 5, 6))
+    before = controller.rate(4, 0) * controller.target.time(1)
+    assert before > 1.2
+    looks.passes(2.4, 1.0, 1.0)
+    controller.plan(4, 0)
+    assert controller.threads.count == 1
+    assert controller.rate(4, 0) * controller.target.time(1) == pytest.approx(before, rel=0.01)
+
+
+def test_a_number_that_changes_in_a_round_leaves_the_costs_of_the_draft_as_they_are():
+    """Its passes had one number, and that of the target another, whose costs are learned."""
+    looks, controller = controlled()
+    plan = controller.plan(4, 0)
+    assert plan.pays_for_pass("model", 1) and plan.take("model", 0.9)
+    looks.passes(1.2, 1.0, 1.0)
+    assert controller.threads.decide() == 1  # before the target's pass
+    looks.passes(0.12, 1.0, 1.0)
+    controller.observe(one_round(1.32, 5, 6, draft_seconds=1.2))
+    one = controller.costs_for(1)
+    assert controller.target is one[0] and controller.draft is one[1]
+    assert one[1].time(1) == pytest.approx(2 * table(IK.draft).time(1))
+    assert one[0].time(2) == pytest.approx(0.12, rel=0.1) and one[0].has_news
+    assert abs(controller.ledger.balance) < 0.2
 
 
 # What is decided from what is seen

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from localspec.decoding.session import Span
 from localspec.engine import strict
 from localspec.engine.idle_costs import IdleCalibration
 from localspec.engine.libraries import libraries
+from localspec.engine.options import EngineOptions
 from localspec.gguf.metadata import read_metadata
 from localspec.store.measurements import Measurements
 from localspec.system import neighbours
@@ -162,13 +163,12 @@ def test_a_number_that_was_asked_for_stays(files, tmp_path, others, threads):
 
 def test_a_gpu_keeps_its_own(files, tmp_path, others, monkeypatch):
     """Of a target there nothing is decided; a draft there stays as it is beside a target on the processor."""
-    gpu = "localspec.llama.weights.Weights.gpu_layers"
-    monkeypatch.setattr(gpu, property(lambda weights: 9 * (weights.path == files[0])), raising=False)
-    with suppress(AttributeError), load(files, tmp_path) as llm:
+    monkeypatch.setattr("localspec.llama.backend.resolve_gpu_layers", lambda value, name="": value)
+    where = {"library": "llama"} if "library" in EngineOptions.__dataclass_fields__ else {}
+    others.processors = 2.0
+    with load(files, tmp_path, gpu_layers=9, draft_gpu_layers=0, **where) as llm:
         assert llm.engine.threads is None
-    monkeypatch.setattr(gpu, property(lambda weights: 9 * (weights.path == files[1])), raising=False)
-    with suppress(AttributeError), load(files, tmp_path, draft_tokens=3) as llm:
-        others.processors = 2.0
+    with load(files, tmp_path, draft_tokens=3, gpu_layers=0, draft_gpu_layers=9, **where) as llm:
         answer_until(llm, lambda: llm.engine.target.threads == 1)
         assert llm.engine.draft.threads == CORES
 
@@ -180,9 +180,10 @@ def test_it_goes_on_after_the_weights_were_freed(files, tmp_path, others):
         assert llm.unload()
         others.processors = 0.0
         answer_until(llm, lambda: count(llm) == CORES)
+        controller = llm._keeper.adaptive
+        assert controller.target is llm._keeper._costs.target
         others.processors = 2.0
         answer_until(llm, lambda: count(llm) == 1)
-        controller = llm._keeper.adaptive
         answer_until(llm, lambda: controller.target is llm._keeper._fewer[1].target)
 
 
