@@ -282,12 +282,14 @@ class FakeLibrary:
     kernels: tuple[int, ...] = ()
     scale: float = 8.0
     opened: list[FakeWeights] = field(default_factory=list)
+    key: str = "fake"
 
     package = "made-up"
     requirement = "'made-up>=1,<2'"
     tested = "1"
     version = "1.0"
     cache_types = ("f32", "f16")
+    draft_formats = ("q4_0",)
 
     @property
     def all_closed(self) -> bool:

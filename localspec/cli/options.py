@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from localspec.checks import VERIFY
+from localspec.checks import LIBRARIES, VERIFY
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import InvalidRequest
 
@@ -155,6 +155,12 @@ _MODEL_OPTIONS = (
     _option("--no-mmap", is_flag=True, help="Read the weights into memory instead of mapping the files."),
     _option(
         "--no-prepare", is_flag=True, help="Use the draft as it is, not a copy prepared for this machine."
+    ),
+    _option(
+        "--library",
+        type=click.Choice(LIBRARIES),
+        default="auto",
+        help="What computes: llama.cpp, ik_llama.cpp (the extra fast), or whichever should be faster here.",
     ),
 )
 

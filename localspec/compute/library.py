@@ -104,6 +104,10 @@ class Library(Protocol):
     """Computes logits on this machine."""
 
     @property
+    def key(self) -> str:
+        """What to ask for it by: one of `checks.LIBRARIES`."""
+
+    @property
     def name(self) -> str:
         """What to call it in a sentence."""
 
@@ -133,6 +137,10 @@ class Library(Protocol):
     @property
     def cache_types(self) -> Sequence[str]:
         """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
+
+    @property
+    def draft_formats(self) -> Sequence[str]:
+        """Formats in which a copy of a draft may be faster with it, as `Reference.requantize` names them."""
 
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such

@@ -59,7 +59,7 @@ class Engine:
         stage(Stage.READ, "reading what the files say", 0.0, READ)
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
-        self.library = library or library_for(target_metadata, draft_metadata)
+        self.library = library or library_for(target_metadata, draft_metadata, options.library, home)
         _check_cache_types(self.library, options)
         self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
@@ -226,6 +226,7 @@ class Engine:
     def describe(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
         return {
+            "library": {"name": self.library.name, "build": self.target.weights.build},
             "target": _describe(self.target, self.options),
             "draft": _describe(self.draft, self.asked) if self.draft else None,
             "kept_prefixes": {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.errors import ModelLoadError
+from localspec.errors import BackendError, ModelLoadError
 from localspec.gguf.metadata import Metadata
 from localspec.llama.library import LlamaCpp
 from localspec.system.load_watch import current_watch
@@ -13,6 +14,9 @@ from localspec.system.load_watch import current_watch
 if TYPE_CHECKING:
     from localspec.compute.library import CancelFlag, Library, Reference
 
+AUTO = "auto"
+_AT_AUTO = 'Leave `library` at "auto": another one then computes.'
+_AT_AUTO_TYPED = "Leave --library at auto: another one then computes."
 _LLAMA_CPP = LlamaCpp()
 
 
@@ -31,20 +35,69 @@ def preferred() -> Library:
     return libraries()[0]
 
 
-def library_for(target: Metadata, draft: Metadata | None = None) -> Library:
-    """The first library that can compute these files. Raises `ModelLoadError` with the reasons of all of them."""
-    files = [target] if draft is None else [target, draft]
+def installed(library: Library) -> bool:
+    """Whether its package is there."""
+    try:
+        return bool(library.version)
+    except BackendError:
+        return False
+
+
+def usable(library: Library, home: Path | None) -> str:
+    """Why it cannot be used in a process beside the reference, in a sentence, or ""."""
+    return "" if library is reference() or installed(library) else f"{library.package} is not installed."
+
+
+def library_for(
+    target: Metadata, draft: Metadata | None = None, asked: str = AUTO, home: Path | None = None
+) -> Library:
+    """The one asked for by its key, or the first that can compute these files.
+
+    Raises `ModelLoadError` with the reasons of all of them, and `BackendError` where the one asked for is not installed
+    or does not run.
+    """
+    if asked != AUTO:
+        return _asked_for(asked, target, draft, home)
     reasons = []
     for library in libraries():
-        refusals = [reason for file in files if (reason := library.refusal(file))]
+        refusals = refusals_of(library, target, draft)
         if not refusals:
             return library
         reasons += refusals
+    files = [target] if draft is None else [target, draft]
     raise ModelLoadError(
         f"No compute library can load {' and '.join(str(file.path) for file in files)}: {' '.join(reasons)}",
         "Use other files of these models.",
         path=str(target.path),
     )
+
+
+def refusals_of(library: Library, target: Metadata, draft: Metadata | None) -> list[str]:
+    """Why it cannot compute one of these files, in sentences."""
+    files = [target] if draft is None else [target, draft]
+    return [reason for file in files if (reason := library.refusal(file))]
+
+
+def named(key: str) -> Library:
+    """The one of that key. Raises `BackendError`."""
+    for library in libraries():
+        if library.key == key:
+            return library
+    raise BackendError(
+        f"There is no library {key} here.",
+        f"It may be {', '.join(library.key for library in libraries())}.",
+    )
+
+
+def _asked_for(key: str, target: Metadata, draft: Metadata | None, home: Path | None) -> Library:
+    library = named(key)
+    if library is not reference():
+        _ = library.version  # raises where it is not installed
+    if reasons := refusals_of(library, target, draft):
+        raise ModelLoadError(" ".join(reasons), _AT_AUTO, command=_AT_AUTO_TYPED, path=str(target.path))
+    if reason := usable(library, home):
+        raise BackendError(reason, _AT_AUTO, command=_AT_AUTO_TYPED)
+    return library
 
 
 def watched_flag(library: Library) -> CancelFlag:

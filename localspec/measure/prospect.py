@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.draft_copy import chosen_copy
-from localspec.engine.libraries import library_for
-from localspec.engine.measured_costs import Costs, kept_costs
+from localspec.engine.choice import known_choice, pair_costs
+from localspec.engine.measured_costs import Costs
 from localspec.engine.memory import Load, memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
-from localspec.errors import BackendError, ModelFileError
-from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.gguf.metadata import Metadata
 from localspec.measure.estimate import estimate, from_costs
 
 ACCEPTANCES = (0.6, 0.7, 0.8)
@@ -80,18 +77,5 @@ def _memory(load: Load) -> Memory:
 def _costs(
     target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None
 ) -> Costs | None:
-    library = library_for(target, draft)
-    of_target = kept_costs(target, options, home, verifies=True, library=library)
-    if of_target is None or draft is None:
-        return None if of_target is None else Costs(of_target, None)
-    used = _prepared(draft, options, home)
-    of_draft = kept_costs(used, _within(used, options), home, verifies=False, library=library)
-    return None if of_draft is None else Costs(of_target, of_draft)
-
-
-def _prepared(draft: Metadata, options: EngineOptions, home: Path | None) -> Metadata:
-    """The copy that will draft in its place, or the draft itself."""
-    with suppress(BackendError, ModelFileError):
-        copy = chosen_copy(draft.path, options, home)
-        return draft if copy is None else read_metadata(copy)
-    return draft
+    library = known_choice(target, draft, options, home).library
+    return pair_costs(target, draft, options, home, library)
