@@ -75,7 +75,10 @@ def test_the_answer_alone_goes_to_standard_output(llm: FakeLLM) -> None:
 @pytest.mark.usefixtures("llm")
 def test_figures_and_drafting_go_to_standard_error() -> None:
     stderr = run("-p", "hello").stderr
-    assert "qwen2.5-coder-1.5b: target.gguf + draft.gguf, computed by llama.cpp, drafting on, 3 tokens a round" in stderr
+    assert (
+        "qwen2.5-coder-1.5b: target.gguf + draft.gguf, computed by llama.cpp, drafting on, 3 tokens a round"
+        in stderr
+    )
     assert (
         "4 drafted, 3 accepted, acceptance rate 0.75, mean acceptance length 1.00, drafting on, 3 tokens a round"
         in stderr

@@ -96,8 +96,8 @@ class AdaptiveController:
     def seconds_per_token(self, length: int, acceptance: float) -> float:
         """Expected where each drafted token stands with that chance: with the best draft length, or none."""
         rounds = self._rounds_of_model(length, acceptance)
-        drafted = (seconds / tokens for tokens, seconds in rounds)
-        return min(self.target.time(1, length), *drafted)
+        drafted = [seconds / tokens for tokens, seconds in rounds]
+        return min([self.target.time(1, length), *drafted])
 
     def _round_steps(self) -> float:
         """Plain steps that the shortest round of the draft model puts at risk that would pay at its best."""

@@ -153,7 +153,9 @@ def compare(
         found = Comparison.from_dict(said["found"])
         _kept(home).keep(_facts(target, options, library), asdict(found))
         return found
-    fault = said.get("fault") or f"a first try of {name} in a process of its own {ended.how}."
+    last = ended.said.splitlines()[-1:] if ended.code else []
+    how = f"{ended.how}{f': {last[0][-200:]}' if last else ''}"
+    fault = said.get("fault") or f"a first try of {name} in a process of its own {how}."
     failed = Comparison(fault=fault)
     if said.get("by") == library.key and not said.get("passing"):
         _kept(home).keep(_facts(target, options, library), asdict(failed))
