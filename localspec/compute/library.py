@@ -112,6 +112,10 @@ class Library(Protocol):
         """What to call it in a sentence."""
 
     @property
+    def draft_formats(self) -> Sequence[str]:
+        """Number formats, by ggml's names, in which a copy of a draft may be faster than the draft."""
+
+    @property
     def package(self) -> str:
         """The Python package that brings it."""
 
@@ -137,10 +141,6 @@ class Library(Protocol):
     @property
     def cache_types(self) -> Sequence[str]:
         """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
-
-    @property
-    def draft_formats(self) -> Sequence[str]:
-        """Formats in which a copy of a draft may be faster with it, as `Reference.requantize` names them."""
 
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such

@@ -236,7 +236,12 @@ def _timed(found: Comparison, library: Library, target: Metadata, draft: Metadat
     table = found.costs(library)
     if table is None or draft is None:
         return None if table is None else Costs(table, None)
-    return Costs(table, CostTable({1: table.time(1) * draft.size_bytes / target.size_bytes}))
+    return Costs(table, CostTable({1: table.time(1) * _pass_share(target, draft)}))
+
+
+def _pass_share(target: Metadata, draft: Metadata) -> float:
+    """What a pass of the draft may cost of one of the target: what its weights are."""
+    return draft.size_bytes / target.size_bytes
 
 
 def _kept(home: Path | None) -> Measurements:

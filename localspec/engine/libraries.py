@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import BackendError, ModelLoadError
 from localspec.gguf.metadata import Metadata
+from localspec.ik.library import IkLlama
 from localspec.llama.library import LlamaCpp
 from localspec.system.load_watch import current_watch
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 _AT_AUTO = 'Leave `library` at "auto": another one then computes.'
 _AT_AUTO_TYPED = "Leave --library at auto: another one then computes."
-_LLAMA_CPP = LlamaCpp()
+_LLAMA_CPP, _IK_LLAMA = LlamaCpp(), IkLlama()
 
 
 def reference() -> Reference:
@@ -27,7 +28,7 @@ def reference() -> Reference:
 
 def libraries() -> Sequence[Library]:
     """All there are, in the order in which they are asked to compute a file; a new one is listed here."""
-    return (_LLAMA_CPP,)
+    return (_LLAMA_CPP, _IK_LLAMA)
 
 
 def preferred() -> Library:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from localspec.compute.context_options import CACHE_TYPES, StrictForm
 from localspec.compute.probe import Probe
+from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize
 from localspec.llama.probe import probe_library
 
 if TYPE_CHECKING:
     from localspec.compute.vocabulary import Vocabulary
-    from localspec.llama.context import CancelFlag
     from localspec.llama.weights import Weights
 
 
@@ -22,12 +22,12 @@ class LlamaCpp:
 
     key = "llama"
     name = "llama.cpp"
+    draft_formats = ("q4_0",)
+    """CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
     package = backend.PACKAGE
     requirement = f"'{backend.PACKAGE}>={backend.TESTED[0]},<{backend.TESTED[1]}'"
     tested = f"{backend.TESTED[0]} up to below {backend.TESTED[1]}"
     cache_types = CACHE_TYPES
-    draft_formats = ("q4_0",)
-    """CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
 
     def is_tested(self, version: str) -> bool:
         """Whether that version of llama-cpp-python is in the tested range."""
@@ -76,8 +76,6 @@ class LlamaCpp:
 
     def cancel_flag(self) -> CancelFlag:
         """A flag for contexts of llama.cpp."""
-        from localspec.llama.context import CancelFlag
-
         return CancelFlag()
 
     def open_weights(
