@@ -58,6 +58,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeLibrary, FakeLibrary]:
 def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeLibrary, ...]:
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: libraries)
     monkeypatch.setattr(choice, "libraries", lambda: libraries)
+    monkeypatch.setattr(choice, "LEAST_BYTES", 0)
     monkeypatch.setattr(trust, "reference", lambda: libraries[0])
     return libraries
 
@@ -202,7 +203,9 @@ def test_the_library_with_the_fewest_expected_seconds_is_chosen(
 ) -> None:  # fmt: skip
     """One is faster alone, the other where drafts are checked: it depends on the pair."""
     finding(agreeing(seconds={"fake": {1: 0.050, 4: 0.200}, "ik": {1: 0.054, 4: 0.070}}))
-    monkeypatch.setattr(choice, "_pass_share", lambda *_: 0.3)
+    monkeypatch.setattr(choice._Contest, "_timed", lambda contest, found, library: Costs(
+        found.costs(library), CostTable({1: 0.3 * found.costs(library).time(1)}) if contest.draft else None
+    ))  # fmt: skip
     expected = "ik" if drafts else "fake"
     assert computing(files if drafts else files[:1], tmp_path) == expected
     assert computing(files, tmp_path / "other", no_draft=not drafts) == expected

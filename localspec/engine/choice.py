@@ -45,6 +45,8 @@ FORMAT = 1
 LIKELY = ("ik",)
 """Libraries that are worth comparing with the reference where a processor computes: with a 4-bit file on AVX2 a pass
 over one token took 0.9 of its time, over four 0.5."""
+LEAST_BYTES = 32 << 20
+"""A smaller target is fast with any library: a comparison would take longer than it saves."""
 ACCEPTANCE = 0.7
 """Of drafted tokens, assumed: only running a pair tells how often they stand."""
 MARGIN = 0.95
@@ -140,6 +142,98 @@ def _drafts(draft: Metadata, options: EngineOptions, home: Path | None, library:
     return draft
 
 
+@dataclass(frozen=True)
+class _Contest:
+    """Between the first library that can compute a pair and another one that may be faster."""
+
+    first: Library
+    other: Library
+    target: Metadata
+    draft: Metadata | None
+    options: EngineOptions
+    home: Path | None
+
+    @property
+    def known(self) -> Comparison | None:
+        """What an earlier comparison found."""
+        return known_comparison(self.target, self.options, self.other, self.home)
+
+    @property
+    def hopeless(self) -> str:
+        """Why the other one cannot take the first one's place, a clause, or ""; the files are not looked into."""
+        first, other, options = self.first, self.other, self.options
+        if self.target.size_bytes < LEAST_BYTES:
+            return f"{self.target.path.name} is too small for another library to matter"
+        on_gpu = first.resolve_gpu_layers(options.gpu_layers) > 0 or (
+            self.draft is not None
+            and first.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
+        )
+        if on_gpu and not other.resolve_gpu_layers(options.gpu_layers):
+            return f"it can use the GPU, and {other.name} cannot"
+        lacking = {options.cache_type_k, options.cache_type_v} - {*other.cache_types}
+        return f"{other.name} has no cache of type {' or '.join(sorted(lacking))}" if lacking else ""
+
+    def refusals(self, *, compared: bool) -> str:
+        """What the other one has against the files, a clause, or "". compared: it has computed the target before."""
+        files = [model for model in (None if compared else self.target, self.draft) if model is not None]
+        return " ".join(refusals_of(self.other, *files)).rstrip(".")
+
+    def expected(self, found: Comparison) -> dict[str, float] | None:
+        """Seconds per token by key, drafting included. From costs that were measured for both, else from the passes
+        that were timed when they were compared: like is compared with like.
+        """
+        both = (self.first, self.other)
+        costs = {
+            library.key: pair_costs(self.target, self.draft, self.options, self.home, library)
+            for library in both
+        }
+        if None in costs.values():
+            costs = {library.key: self._timed(found, library) for library in both}
+        controllers = {
+            key: AdaptiveController(known.target, known.draft, max_width=TARGET_ROWS)
+            for key, known in costs.items()
+            if known is not None
+        }
+        if len(controllers) < len(both):
+            return None
+        return {key: control.seconds_per_token(0, ACCEPTANCE) for key, control in controllers.items()}
+
+    def _timed(self, found: Comparison, library: Library) -> Costs | None:
+        """A pass of the draft, which was not timed, costs what its size says."""
+        table = found.costs(library)
+        if table is None or self.draft is None:
+            return None if table is None else Costs(table, None)
+        share = self.draft.size_bytes / self.target.size_bytes
+        return Costs(table, CostTable({1: table.time(1) * share}))
+
+    def winner(self, expected: Mapping[str, float], *, remember: bool) -> Library:
+        """What was chosen before stays unless the other one is clearly faster."""
+        both = (self.first, self.other)
+        kept = Measurements((self.home or default_home()) / "libraries", FORMAT)
+        before = (kept.find(self._facts) or {}).get("chosen")
+        best = min(both, key=lambda library: expected[library.key])
+        at = next((library for library in both if library.key == before), best)
+        winner = best if expected[best.key] <= MARGIN * expected[at.key] else at
+        if remember and winner.key != before:
+            kept.keep(self._facts, {"chosen": winner.key})
+        return winner
+
+    @property
+    def _facts(self) -> Facts:
+        """What a choice is remembered for."""
+        options, draft = self.options, self.draft
+        return {
+            "target": [self.target.path.name, self.target.size_bytes],
+            "draft": None if draft is None else [draft.path.name, draft.size_bytes],
+            "builds": [self.first.build, self.other.build],
+            "threads": options.threads or physical_cores(),
+            "repack": options.repack,
+            "cache": [options.cache_type_k, options.cache_type_v],
+            "strict": options.strict,
+            "machine": this_machine(),
+        }
+
+
 def _chosen(
     target: Metadata,
     draft: Metadata | None,
@@ -154,111 +248,29 @@ def _chosen(
     other = next((library for library in libraries() if library.key in LIKELY), first)
     if other is first or not installed(other):
         return Choice(first, "the only one here that can compute this")
-    if reason := _unfit(first, other, target, draft, options):
-        return Choice(first, reason)
-    if compare is not None and (reason := usable(other, home)):
-        return Choice(first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",))
-    found = known_comparison(target, options, other, home)
-    if compare is not None and (found is None or not (found.steady or busy_share() > BUSY)):
-        found = compare(other)
+    contest = _Contest(first, other, target, draft, options, home)
+    found = None if contest.hopeless else contest.known
+    if why := contest.hopeless or ("" if compare is None else contest.refusals(compared=found is not None)):
+        return Choice(first, why)
+    if compare is not None:
+        if reason := usable(other, home):
+            return Choice(
+                first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",)
+            )
+        if found is None or not (found.steady or busy_share() > BUSY):
+            found = compare(other)
     if found is None:
         return Choice(first, f"{other.name} was not compared with it here yet")
     if not found.trusted:
         why = f"{other.name} is not trusted with {target.path.name}: {found.figures}"
         return Choice(first, why, (f"{why}; {first.name} computes.",))
-    expected = _expected(first, other, target, draft, options, home, found)
+    expected = contest.expected(found)
     if expected is None:
         return Choice(first, f"{other.name} was not timed here")
-    kept, facts = _kept(home), _facts(first, other, target, draft, options)
-    before = (kept.find(facts) or {}).get("chosen")
-    chosen = _fastest(first, other, expected, str(before))
-    if compare is not None and chosen.key != before:
-        kept.keep(facts, {"chosen": chosen.key})
+    chosen = contest.winner(expected, remember=compare is not None)
     than = other if chosen is first else first
     reason = (
         f"{1000 * expected[chosen.key]:.3g} ms a token are expected here, {1000 * expected[than.key]:.3g} ms with "
         f"{than.name}"
     )
     return Choice(chosen, reason, instead=first if chosen is other else None)
-
-
-def _unfit(
-    first: Library, other: Library, target: Metadata, draft: Metadata | None, options: EngineOptions
-) -> str:
-    """Why the other one cannot take the place of the first here, a clause, or ""."""
-    if reasons := refusals_of(other, target, draft):
-        return " ".join(reasons).rstrip(".")
-    on_gpu = first.resolve_gpu_layers(options.gpu_layers) > 0 or (
-        draft is not None and first.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
-    )
-    if on_gpu and not other.resolve_gpu_layers(options.gpu_layers):
-        return f"it can use the GPU, and {other.name} cannot"
-    lacking = {options.cache_type_k, options.cache_type_v} - {*other.cache_types}
-    return f"{other.name} has no cache of type {' or '.join(sorted(lacking))}" if lacking else ""
-
-
-def _fastest(first: Library, other: Library, expected: Mapping[str, float], before: str) -> Library:
-    """By expected seconds per token. What was chosen before stays unless the other one is clearly faster."""
-    best = min((first, other), key=lambda library: expected[library.key])
-    at = next((library for library in (first, other) if library.key == before), best)
-    return best if expected[best.key] <= MARGIN * expected[at.key] else at
-
-
-def _expected(
-    first: Library,
-    other: Library,
-    target: Metadata,
-    draft: Metadata | None,
-    options: EngineOptions,
-    home: Path | None,
-    found: Comparison,
-) -> dict[str, float] | None:
-    """Seconds per token by key, drafting included. From costs that were measured for both, else from the few passes
-    that were timed when they were compared: like is compared with like.
-    """
-    both = (first, other)
-    costs = {library.key: pair_costs(target, draft, options, home, library) for library in both}
-    if any(known is None for known in costs.values()):
-        costs = {library.key: _timed(found, library, target, draft) for library in both}
-    if any(known is None for known in costs.values()):
-        return None
-    return {
-        key: AdaptiveController(known.target, known.draft, max_width=TARGET_ROWS).seconds_per_token(
-            0, ACCEPTANCE
-        )
-        for key, known in costs.items()
-        if known is not None
-    }
-
-
-def _timed(found: Comparison, library: Library, target: Metadata, draft: Metadata | None) -> Costs | None:
-    """The costs of the passes that were timed; a pass of the draft costs what its size says."""
-    table = found.costs(library)
-    if table is None or draft is None:
-        return None if table is None else Costs(table, None)
-    return Costs(table, CostTable({1: table.time(1) * _pass_share(target, draft)}))
-
-
-def _pass_share(target: Metadata, draft: Metadata) -> float:
-    """What a pass of the draft may cost of one of the target: what its weights are."""
-    return draft.size_bytes / target.size_bytes
-
-
-def _kept(home: Path | None) -> Measurements:
-    return Measurements((home or default_home()) / "chosen", FORMAT)
-
-
-def _facts(
-    first: Library, other: Library, target: Metadata, draft: Metadata | None, options: EngineOptions
-) -> Facts:
-    """What a choice is remembered for."""
-    return {
-        "target": [target.path.name, target.size_bytes],
-        "draft": None if draft is None else [draft.path.name, draft.size_bytes],
-        "builds": [first.build, other.build],
-        "threads": options.threads or physical_cores(),
-        "repack": options.repack,
-        "cache": [options.cache_type_k, options.cache_type_v],
-        "strict": options.strict,
-        "machine": this_machine(),
-    }

@@ -57,15 +57,15 @@ def library_for(
     Raises `ModelLoadError` with the reasons of all of them, and `BackendError` where the one asked for is not installed
     or does not run.
     """
+    files = [target] if draft is None else [target, draft]
     if asked != AUTO:
-        return _asked_for(asked, target, draft, home)
+        return _asked_for(asked, files, home)
     reasons = []
     for library in libraries():
-        refusals = refusals_of(library, target, draft)
+        refusals = refusals_of(library, *files)
         if not refusals:
             return library
         reasons += refusals
-    files = [target] if draft is None else [target, draft]
     raise ModelLoadError(
         f"No compute library can load {' and '.join(str(file.path) for file in files)}: {' '.join(reasons)}",
         "Use other files of these models.",
@@ -73,9 +73,8 @@ def library_for(
     )
 
 
-def refusals_of(library: Library, target: Metadata, draft: Metadata | None) -> list[str]:
-    """Why it cannot compute one of these files, in sentences."""
-    files = [target] if draft is None else [target, draft]
+def refusals_of(library: Library, *files: Metadata) -> list[str]:
+    """Why it cannot compute some of these files, in sentences."""
     return [reason for file in files if (reason := library.refusal(file))]
 
 
@@ -90,12 +89,12 @@ def named(key: str) -> Library:
     )
 
 
-def _asked_for(key: str, target: Metadata, draft: Metadata | None, home: Path | None) -> Library:
+def _asked_for(key: str, files: Sequence[Metadata], home: Path | None) -> Library:
     library = named(key)
     if library is not reference():
         _ = library.version  # raises where it is not installed
-    if reasons := refusals_of(library, target, draft):
-        raise ModelLoadError(" ".join(reasons), _AT_AUTO, command=_AT_AUTO_TYPED, path=str(target.path))
+    if reasons := refusals_of(library, *files):
+        raise ModelLoadError(" ".join(reasons), _AT_AUTO, command=_AT_AUTO_TYPED, path=str(files[0].path))
     if reason := usable(library, home):
         raise BackendError(reason, _AT_AUTO, command=_AT_AUTO_TYPED)
     return library

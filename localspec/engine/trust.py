@@ -162,8 +162,13 @@ def compare(
     return failed
 
 
+def forget(target: Metadata, options: EngineOptions, library: Library, home: Path | None) -> None:
+    """Let the next load compare again."""
+    _kept(home).forget(_facts(target, options, library))
+
+
 def _kept(home: Path | None) -> Measurements:
-    return Measurements((home or default_home()) / "compared", FORMAT)
+    return Measurements((home or default_home()) / "libraries", FORMAT)
 
 
 def _facts(target: Metadata, options: EngineOptions, library: Library) -> dict[str, object]:
