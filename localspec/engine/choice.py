@@ -26,7 +26,7 @@ from localspec.engine.libraries import (
 )
 from localspec.engine.measured_costs import Costs, kept_costs
 from localspec.engine.options import TARGET_ROWS, EngineOptions, Notify
-from localspec.engine.trust import Comparison, compare, known_comparison
+from localspec.engine.trust import Comparison, compare, forget, known_comparison
 from localspec.errors import (
     BackendError,
     DecodeError,
@@ -67,6 +67,11 @@ class Choice:
     warnings: tuple[str, ...] = ()
     instead: Library | None = None
 
+    @property
+    def described(self) -> dict[str, object]:
+        """For JSON."""
+        return {"name": self.library.name, "reason": self.reason}
+
     def without(self, error: LocalspecError) -> Choice:
         """The choice after a load that failed with `error`. Raises it where there is no other library."""
         if self.instead is None or isinstance(error, MemoryShort):
@@ -98,6 +103,13 @@ def known_choice(
 ) -> Choice:
     """What would compute by what is known now. Milliseconds; compares nothing. Raises what `library_for` raises."""
     return _chosen(target, draft, options, home, None)
+
+
+def look_again(target: Metadata, options: EngineOptions, home: Path | None) -> None:
+    """Let the next load compare libraries anew."""
+    for library in libraries():
+        if library.key in LIKELY and installed(library):
+            forget(target, options, library, home)
 
 
 def loaded_by_choice(choice: Choice, load: Callable[[Library], Engine]) -> tuple[Engine, Choice]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
-from localspec.engine.choice import Choice, choose, loaded_by_choice
+from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
 from localspec.engine.draft_copy import improved_engine, load_engine
 from localspec.engine.drafting_status import describe_drafting
 from localspec.engine.engine import Engine, facts_of
@@ -255,6 +255,8 @@ class EngineKeeper:
         skip: asked after each pass whether what is known by then shall do. For whoever has the engine's turn.
         """
         home = self.order.home
+        if redo:
+            look_again(self.engine.target.weights.metadata, self.order.options, home)
         if redo or self._costs is None:
             self._costs, self.adaptive = known_costs(self.engine, home, redo=redo), None
         measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)

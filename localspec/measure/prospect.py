@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.choice import known_choice, pair_costs
-from localspec.engine.measured_costs import Costs
+from localspec.engine.choice import Choice, known_choice, pair_costs
 from localspec.engine.memory import Load, memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
 from localspec.gguf.metadata import Metadata
@@ -37,11 +36,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Prospect:
-    """draft: None without one. gain: what `estimate` gives, at assumed acceptances; None where nothing was measured."""
+    """draft: None without one. gain: what `estimate` gives, at assumed acceptances; None where nothing was measured.
+
+    choice: what would compute, by what is known now.
+    """
 
     target: Memory
     draft: Memory | None
     gain: dict[str, Any] | None
+    choice: Choice
 
     @property
     def total(self) -> int:
@@ -54,12 +57,14 @@ def prospect(
 ) -> Prospect:
     """What running the pair under these options takes and, where its costs were measured here, should gain."""
     options = _within(target, options)
-    costs = _costs(target, draft, options, home)
+    choice = known_choice(target, draft, options, home)
+    costs = pair_costs(target, draft, options, home, choice.library)
     memory = [_memory(load) for load in pair_loads(target, draft, options)]
     return Prospect(
         memory[0],
         None if draft is None else memory[1],
         None if costs is None else estimate(from_costs(costs), ACCEPTANCES),
+        choice,
     )
 
 
@@ -72,10 +77,3 @@ def _within(model: Metadata, options: EngineOptions) -> EngineOptions:
 def _memory(load: Load) -> Memory:
     estimate = memory_estimate([load])
     return Memory(load.options.n_ctx, estimate.weights, estimate.kv_cache, estimate.compute)
-
-
-def _costs(
-    target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None
-) -> Costs | None:
-    library = known_choice(target, draft, options, home).library
-    return pair_costs(target, draft, options, home, library)
