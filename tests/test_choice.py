@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from localspec import LLM
 from localspec.checks import LIBRARIES
+from localspec.cli import main as cli
 from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.sampling import kl_divergence
 from localspec.engine import choice, trust
 from localspec.engine.choice import ACCEPTANCE, MARGIN, known_choice
+from localspec.engine.draft_copy import _useful_formats
 from localspec.engine.libraries import library_for
 from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import EngineOptions
 from localspec.engine.trust import Comparison, Reading, known_comparison
-from localspec.errors import BackendError, InvalidRequest, MemoryShort, ModelLoadError
+from localspec.errors import BackendError, InvalidRequest, LoadCancelled, MemoryShort, ModelLoadError
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.prospect import prospect
 from localspec.system.child import Ended
+from localspec.system.progress import Stage
 
 from .fake_library import FakeLibrary, FakeWeights
+from .storekit import Shelf
 from .test_library import FIRST, GREEDY, plain, refusing
 from .tinygguf import write_pair
 
@@ -357,6 +364,97 @@ def test_strict_mode_names_the_library_and_compares_it_with_itself(
         assert "of its usual speed" in sentence and sentence in llm.warnings
 
 
+def test_all_that_load_a_model_take_the_library() -> None:
+    from localspec.cli.app import main
+
+    loading = ("chat", "serve", "bench", "audit", "calibrate", "estimate", "acceptance", "draft")
+    for name in loading:
+        command = main.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None and "library" in {parameter.name for parameter in command.params}
+
+
+def test_show_and_check_tell_what_would_compute(
+    shelf: Shelf, both: tuple[FakeLibrary, FakeLibrary], finding: Compare
+) -> None:
+    files = shelf.fill()
+    commands = (["show", shelf.pair.name], ["check", *map(str, files)])
+
+    def told() -> list[tuple[str, dict[str, str]]]:
+        shown = [CliRunner().invoke(cli, command) for command in commands]
+        as_json = [CliRunner().invoke(cli, [*command, "--json"]) for command in commands]
+        return [
+            (text.stdout, json.loads(data.stdout)["library"])
+            for text, data in zip(shown, as_json, strict=True)
+        ]
+
+    for text, data in told():
+        assert data == {
+            "name": "the made-up library", "reason": "the other one was not compared with it here yet"
+        }  # fmt: skip
+        assert ": the other one was not compared with it here yet" in text
+    finding(agreeing())
+    load(files, shelf.home, n_ctx=4096).close()
+    for text, data in told():
+        assert data["name"] == "the other one" and f"the other one: {data['reason']}" in text
+
+
+def test_a_draft_is_prepared_with_the_library_that_would_compute_it(
+    files: Files,
+    both: tuple[FakeLibrary, FakeLibrary],
+    finding: Compare,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from localspec.cli.draft import _library
+
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    finding(agreeing())
+    assert _library(*files, EngineOptions()) is both[0]
+    load(files, tmp_path).close()
+    assert _library(*files, EngineOptions()) is both[1]
+    assert _library(None, files[1], EngineOptions(library="ik")) is both[1]
+    (tmp_path / "none").write_bytes(b"none")
+    assert _library(tmp_path / "none", files[1], EngineOptions()) is both[0]
+
+
+def test_formats_are_tried_that_the_library_names(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(both[1], "draft_formats", ("q8_0", "q5_1"), raising=False)
+    assert _useful_formats(files[1], both[1]) == ["q8_0", "q5_1"]
+    assert _useful_formats(files[1], both[0]) == ["q4_0"]
+
+
+def test_calibrating_anew_lets_the_next_load_compare_anew(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    compared = finding(agreeing(divergence=1.0))
+    for redo in (False, True, False):
+        with load(files, tmp_path) as llm:
+            llm.calibrate(redo=redo)
+    assert len(compared) == 2
+
+
+def test_a_load_that_is_cancelled_ends_the_comparison(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def run(_entry: str, _argument: str, _seconds: float, _folder: Path, check: Callable[[], None]) -> Ended:
+        begun.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(trust, "run_in_child", run)
+    loading = LLM.load_in_background(files[0], files[1], n_ctx=256, home=tmp_path)
+    assert begun.wait(30) and loading.progress.stage == Stage.MEASURE
+    assert "Comparing the other one" in loading.progress.sentence
+    loading.cancel()
+    with pytest.raises(LoadCancelled):
+        loading.result(30)
+    assert known_comparison(read_metadata(files[0]), EngineOptions(n_ctx=256), both[1], tmp_path) is None
+
+
 # The comparison itself
 
 
@@ -462,8 +560,8 @@ def test_a_child_that_crashes_in_it_is_remembered(
 
     def run(_entry: str, argument: str, *_: object) -> Ended:
         runs.append(argument)
-        order = trust.json.loads(argument)
-        Path(order["notes"]).write_text(trust.json.dumps({"by": order["library"]}))
+        order = json.loads(argument)
+        Path(order["notes"]).write_text(json.dumps({"by": order["library"]}))
         return Ended(-6, "GGML_ASSERT")
 
     monkeypatch.setattr(trust, "run_in_child", run)

@@ -23,6 +23,7 @@ from localspec.decoding.costs import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context
+from localspec.llama.library import LlamaCpp
 
 from .tinygguf import write_llama, write_mamba
 
@@ -241,7 +242,8 @@ def test_calibrate_shows_both_models_and_measures_once(
     assert [Path(costs[role]["file"]).name for role in ("target", "draft")] == measured
     assert [costs[role]["seconds"]["1"] for role in ("target", "draft")] == [0.01, 0.02]
     shown = run("calibrate", *models).stdout
-    assert "target: target.gguf, 1 threads" in shown
+    assert "target: target.gguf, 1 threads, llama.cpp" in shown
+    assert costs["target"]["build"] == costs["draft"]["build"] == LlamaCpp().build
     assert ["4", "15.00", "1.50"] in [line.split() for line in shown.splitlines()]
     assert "Each 1000 tokens of context add 1.00 ms" in shown
     assert len(measured) == 2
@@ -318,6 +320,7 @@ def test_commands_that_only_load_keep_the_defaults_of_the_rest() -> None:
         ("chat", ["-p", "x", "-c", "-5"], "-c/--ctx-size is -5."),
         ("chat", ["-p", "x", "--temp", "nan"], "--temp is nan."),
         ("serve", ["-t", "999999"], "-t/--threads is 999999."),
+        ("bench", ["--library", "gpu"], "'gpu' is not one of 'auto', 'llama', 'ik'."),
         ("show", ["-c", "0"], "0"),
     ],
 )

@@ -15,6 +15,7 @@ from localspec.decoding.costs import CostTable
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.engine.measured_costs import Costs
+from localspec.llama.library import LlamaCpp
 from localspec.measure.bench import WARM_UP, Bench, BenchOptions, Measured
 from localspec.measure.prompts import Prompt
 from localspec.measure.report import report, scenario_figures, shares
@@ -150,7 +151,9 @@ def test_a_report_has_exactly_the_keys_of_the_design(llm: WatchedLLM) -> None:
         assert figures["oracle_speedup"] > 1  # this draft is nearly the target, at a tenth of its cost
         assert len(figures["runs"]) == 2
     assert result["machine"]["threads"] == 1
-    assert set(result["versions"]) == {"localspec", "python", "llama-cpp-python", "numpy"}
+    assert (result["machine"]["library"], result["machine"]["build"]) == ("llama.cpp", LlamaCpp().build)
+    every = {"localspec", "python", "llama-cpp-python", "ik-llama-cpp-python", "numpy"}
+    assert every - {"ik-llama-cpp-python"} <= set(result["versions"]) <= every
 
 
 def test_a_target_that_cannot_be_drafted_for_has_no_oracle(tmp_path: Path) -> None:
