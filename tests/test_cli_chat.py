@@ -367,7 +367,9 @@ def test_a_value_out_of_range_is_refused_before_loading(
 
 
 def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list[ModelOptions]) -> None:
-    arguments = "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi"
+    arguments = (
+        "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi --library ik"
+    )
     assert run(*arguments.split()).exit_code == 0
     (options,) = opened
     assert options.files() == (Path("t.gguf"), Path("d.gguf"))
@@ -384,6 +386,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "cache_type_k": "q8_0",
         "cache_type_v": "bf16",
         "strict": False,
+        "library": "ik",
     }
 
 
