@@ -129,9 +129,8 @@ def test_a_library_that_is_asked_for_and_cannot_says_why(
         FakeLibrary("fake 1"),
         FakeLibrary("fake 2", key="ik", refuses=refusing("is too new for it")),
     )
-    with pytest.raises(ModelLoadError, match=r"target.gguf is too new for it. .*Leave `library`") as caught:
+    with pytest.raises(ModelLoadError, match=r"target.gguf is too new for it. .*Let another library compute"):
         load(files, tmp_path, library="ik")
-    assert "--library" in caught.value.command
 
     def missing(_self: object) -> str:
         raise BackendError("It is not installed.", "pip install 'localspec[fast]'")

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from localspec.compute.library import CancelFlag, Library, Reference
 
 AUTO = "auto"
-_AT_AUTO = 'Leave `library` at "auto": another one then computes.'
-_AT_AUTO_TYPED = "Leave --library at auto: another one then computes."
+_ANOTHER = "Let another library compute: with auto the one is taken that can."
 _LLAMA_CPP, _IK_LLAMA = LlamaCpp(), IkLlama()
 
 
@@ -94,9 +93,9 @@ def _asked_for(key: str, files: Sequence[Metadata], home: Path | None) -> Librar
     if library is not reference():
         _ = library.version  # raises where it is not installed
     if reasons := refusals_of(library, *files):
-        raise ModelLoadError(" ".join(reasons), _AT_AUTO, command=_AT_AUTO_TYPED, path=str(files[0].path))
+        raise ModelLoadError(" ".join(reasons), _ANOTHER, path=str(files[0].path))
     if reason := usable(library, home):
-        raise BackendError(reason, _AT_AUTO, command=_AT_AUTO_TYPED)
+        raise BackendError(reason, _ANOTHER)
     return library
 
 
