@@ -152,7 +152,6 @@ def test_a_library_that_does_not_run_here_is_refused_or_passed_over(
     def usable(library: Library, _home: Path | None) -> str:
         return "It crashed beside the other." if library.key == "ik" else ""
 
-    monkeypatch.setattr("localspec.engine.libraries.usable", usable)
     monkeypatch.setattr(choice, "usable", usable)
     with pytest.raises(BackendError, match="It crashed beside the other"):
         load(files, tmp_path, library="ik")

@@ -17,6 +17,7 @@ from localspec.decoding.costs import CostTable
 from localspec.engine.draft_copy import BUSY, chosen_copy
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import (
+    ANOTHER,
     AUTO,
     installed,
     libraries,
@@ -91,7 +92,7 @@ def choose(
 ) -> Choice:
     """What shall compute; where that was never looked at, libraries are compared now (seconds, once for a file).
 
-    Raises what `library_for` raises.
+    Raises what `library_for` raises, and `BackendError` where the one asked for does not run here.
     """
     return _chosen(
         target, draft, options, home, lambda library: compare(target, options, library, home, notify)
@@ -254,8 +255,10 @@ def _chosen(
     compare: Callable[[Library], Comparison] | None,
 ) -> Choice:
     """compare: compares a library with the reference now; None: only what is known counts."""
-    first = library_for(target, draft, options.library, home)
+    first = library_for(target, draft, options.library)
     if options.library != AUTO:
+        if compare is not None and (reason := usable(first, home)):
+            raise BackendError(reason, ANOTHER)
         return Choice(first, "asked for")
     other = next((library for library in libraries() if library.key in LIKELY), first)
     if other is first or not installed(other):

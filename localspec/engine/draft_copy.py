@@ -62,7 +62,7 @@ def load_engine(
     """
     facts = facts_of(target)
     draft_facts = None if draft is None or options.no_draft else facts_of(draft)
-    library = library or library_for(facts, draft_facts, options.library, home)
+    library = library or library_for(facts, draft_facts, options.library)
     copy = None if draft_facts is None else chosen_copy(draft_facts.path, options, home, library)
     if copy is None or draft_facts is None:
         return Engine(facts, draft_facts, options, home, notify, cancel, library)

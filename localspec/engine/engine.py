@@ -59,7 +59,7 @@ class Engine:
         stage(Stage.READ, "reading what the files say", 0.0, READ)
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
-        self.library = library or library_for(target_metadata, draft_metadata, options.library, home)
+        self.library = library or library_for(target_metadata, draft_metadata, options.library)
         _check_cache_types(self.library, options)
         self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from localspec.compute.library import CancelFlag, Library, Reference
 
 AUTO = "auto"
-_ANOTHER = "Let another library compute: with auto the one is taken that can."
+ANOTHER = "Let another library compute: with auto the one is taken that can."
 _LLAMA_CPP, _IK_LLAMA = LlamaCpp(), IkLlama()
 
 
@@ -48,17 +48,15 @@ def usable(library: Library, home: Path | None) -> str:
     return "" if library is reference() or installed(library) else f"{library.package} is not installed."
 
 
-def library_for(
-    target: Metadata, draft: Metadata | None = None, asked: str = AUTO, home: Path | None = None
-) -> Library:
+def library_for(target: Metadata, draft: Metadata | None = None, asked: str = AUTO) -> Library:
     """The one asked for by its key, or the first that can compute these files.
 
-    Raises `ModelLoadError` with the reasons of all of them, and `BackendError` where the one asked for is not installed
-    or does not run.
+    Raises `ModelLoadError` with the reasons of all of them, and `BackendError` where the one asked for is not
+    installed.
     """
     files = [target] if draft is None else [target, draft]
     if asked != AUTO:
-        return _asked_for(asked, files, home)
+        return _asked_for(asked, files)
     reasons = []
     for library in libraries():
         refusals = refusals_of(library, *files)
@@ -88,14 +86,12 @@ def named(key: str) -> Library:
     )
 
 
-def _asked_for(key: str, files: Sequence[Metadata], home: Path | None) -> Library:
+def _asked_for(key: str, files: Sequence[Metadata]) -> Library:
     library = named(key)
     if library is not reference():
         _ = library.version  # raises where it is not installed
     if reasons := refusals_of(library, *files):
-        raise ModelLoadError(" ".join(reasons), _ANOTHER, path=str(files[0].path))
-    if reason := usable(library, home):
-        raise BackendError(reason, _ANOTHER)
+        raise ModelLoadError(" ".join(reasons), ANOTHER, path=str(files[0].path))
     return library
 
 

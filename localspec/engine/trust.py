@@ -41,7 +41,7 @@ from localspec.text.prompt import text_prompt
 FORMAT = 1
 SECONDS = 600.0
 """How long a comparison may take: both libraries read the file's weights."""
-CELLS = 40
+CELLS = 24
 """Tokens before the rows that are compared; they are read in one wide pass."""
 WIDTHS = {4: 4, 1: 8}
 """Passes behind them by width, 24 rows in all: their kernels differ, and their times say what drafting costs."""
