@@ -19,7 +19,6 @@ from localspec.cli import main
 from localspec.compute.probe import Device, Probe
 from localspec.doctor import examine as examining
 from localspec.doctor import folders, library, machine, network
-from localspec.doctor.cpu import cpu_features
 from localspec.doctor.environment import check_environment
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.doctor.python import _interpreter, check_python
@@ -27,6 +26,7 @@ from localspec.errors import FileMissing, SourceUnreachable, StoreError
 from localspec.pairs.catalogue import DEFAULT_PAIR, pair
 from localspec.store.store import Store
 from localspec.system import ram
+from localspec.system.cpu import cpu_features
 from tests.fake_llama import fake_llama, without
 from tests.hubserver import Hub, running_hub
 
@@ -532,7 +532,7 @@ def doctor_in_a_child(path: Path, home: Path) -> tuple[int, dict[str, dict[str, 
     done = subprocess.run(
         [sys.executable, "-m", "localspec", "doctor", "--offline", "--json"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(path), "LOCALSPEC_HOME": str(home)},
+        env={**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}", "LOCALSPEC_HOME": str(home)},
         capture_output=True,
         text=True,
     )

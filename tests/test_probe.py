@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from localspec.compute.probe import features_of
 from localspec.llama.backend import TESTED, is_tested
-from localspec.llama.probe import features_of, probe_library
+from localspec.llama.probe import probe_library
 from tests.fake_llama import fake_llama, without
 
 SECONDS = 60.0
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
 def child_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder at the front of the child's path."""
+    """A folder at the front of the child's path, before this tree."""
     folder = tmp_path / "path"
     folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT}")
     return folder
 
 

@@ -134,6 +134,15 @@ class Library(Protocol):
     def cache_types(self) -> Sequence[str]:
         """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
 
+    @property
+    def probe_entry(self) -> str:
+        """The function that a child process calls to load it, for `compute.probe.probe_in_child`."""
+
+    @property
+    def offer(self) -> str:
+        """What it would bring here and the command that installs it, in a sentence; "" where it is installed,
+        or not to be had as a wheel for this system."""
+
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
         a reason, except for the reference, which must be there."""

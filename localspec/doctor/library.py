@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.compute.probe import Probe
-from localspec.doctor.cpu import cpu_features
 from localspec.doctor.finding import Finding, note, ok, problem
 from localspec.engine.libraries import libraries
+from localspec.system.cpu import cpu_features
 from localspec.system.progress import readable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from localspec.compute.context_options import CACHE_TYPES, StrictForm
 from localspec.compute.probe import Probe
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize
-from localspec.llama.probe import probe_library
+from localspec.llama.probe import ENTRY, probe_library
 
 if TYPE_CHECKING:
     from localspec.compute.vocabulary import Vocabulary
@@ -25,6 +25,8 @@ class LlamaCpp:
     requirement = f"'{backend.PACKAGE}>={backend.TESTED[0]},<{backend.TESTED[1]}'"
     tested = f"{backend.TESTED[0]} up to below {backend.TESTED[1]}"
     cache_types = CACHE_TYPES
+    probe_entry = ENTRY
+    offer = ""
 
     def is_tested(self, version: str) -> bool:
         """Whether that version of llama-cpp-python is in the tested range."""
