@@ -21,7 +21,6 @@ from localspec.system.load_watch import LoadWatch, watching
 
 from .fake_library import FakeLibrary
 
-
 # Run in the child
 
 
