@@ -283,6 +283,8 @@ class FakeLibrary:
     scale: float = 8.0
     opened: list[FakeWeights] = field(default_factory=list)
 
+    key = "made-up"
+    draft_formats = ("q4_0",)
     package = "made-up"
     requirement = "'made-up>=1,<2'"
     tested = "1"

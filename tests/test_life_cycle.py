@@ -303,12 +303,12 @@ def test_a_vocabulary_of_closed_weights_says_so(files, vocab_only):
     ],
 )
 def test_of_what_llama_cpp_logged_the_first_error_is_the_reason(lines, told):
-    backend.forget_log()
+    backend.lines.forget()
     for level, line in lines:
-        backend._take_in(level, line)
-    assert backend.last_log_line() == told
-    backend.forget_log()
-    assert backend.last_log_line() == ""
+        backend.lines.take_in(level, line)
+    assert backend.lines.last_line() == told
+    backend.lines.forget()
+    assert backend.lines.last_line() == ""
 
 
 def test_a_failed_load_names_the_true_reason(files):
@@ -326,7 +326,7 @@ def test_ctrl_c_during_a_load_is_not_lost(files, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
 
-    monkeypatch.setattr(backend.log, "debug", interrupt)
+    monkeypatch.setattr(backend.lines.logger, "debug", interrupt)
     with pytest.raises(KeyboardInterrupt):
         LLM.from_files(files["target"], draft_tokens=3)
     monkeypatch.undo()

@@ -174,9 +174,9 @@ def test_a_load_ended_by_another_thread_leaves_the_next_one_right(files, alone, 
     def log(*_args):
         lines.append(1)
         if len(lines) == 5:  # llama.cpp is reading the file
-            from_another_thread(backend.stop_loading)
+            from_another_thread(backend.gate.stop)
 
-    monkeypatch.setattr(backend.log, "debug", log)
+    monkeypatch.setattr(backend.lines.logger, "debug", log)
     with pytest.raises(ModelLoadError):
         LLM.from_files(*files, **OPTIONS)
     monkeypatch.undo()

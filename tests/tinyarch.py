@@ -265,7 +265,7 @@ def wanted_tensors(header: Path) -> dict[str, tuple[int, ...]]:
     params.n_gpu_layers = 0
     model = init(context, callback, None, params)
     if not model:
-        raise RuntimeError(backend.last_log_line())
+        raise RuntimeError(backend.lines.last_line())
     library.llama_model_free(model)
     return found
 

@@ -104,8 +104,16 @@ class Library(Protocol):
     """Computes logits on this machine."""
 
     @property
+    def key(self) -> str:
+        """What a user chooses it by: "llama" or "ik"."""
+
+    @property
     def name(self) -> str:
         """What to call it in a sentence."""
+
+    @property
+    def draft_formats(self) -> Sequence[str]:
+        """Number formats, by ggml's names, in which a copy of a draft may be faster than the draft."""
 
     @property
     def package(self) -> str:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import ModelLoadError
 from localspec.gguf.metadata import Metadata
+from localspec.ik.library import IkLlama
 from localspec.llama.library import LlamaCpp
 from localspec.system.load_watch import current_watch
 
 if TYPE_CHECKING:
     from localspec.compute.library import CancelFlag, Library, Reference
 
-_LLAMA_CPP = LlamaCpp()
+_LLAMA_CPP, _IK_LLAMA = LlamaCpp(), IkLlama()
 
 
 def reference() -> Reference:
@@ -23,7 +24,7 @@ def reference() -> Reference:
 
 def libraries() -> Sequence[Library]:
     """All there are, in the order in which they are asked to compute a file; a new one is listed here."""
-    return (_LLAMA_CPP,)
+    return (_LLAMA_CPP, _IK_LLAMA)
 
 
 def preferred() -> Library:

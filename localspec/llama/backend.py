@@ -5,18 +5,16 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import sys
 import threading
-from collections import deque
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from localspec.errors import BackendError, InvalidRequest
+from localspec.ggml.callbacks import LoadingGate, NativeLog, libc
 from localspec.system.at_exit import close_before_library
-from localspec.system.load_watch import LoadWatch, current_watch
-from localspec.system.signals import in_main_thread, signals_noted
+from localspec.system.signals import signals_noted
 
 PACKAGE = "llama-cpp-python"
 TESTED = ("0.3.36", "0.3.37")
@@ -27,9 +25,9 @@ CACHE_TYPES = {
 }  # fmt: skip
 """ggml's numbers of the element types."""
 
-log = logging.getLogger("localspec.llama")
 ALL_LAYERS = 2**31 - 1
-_recent: deque[tuple[int, str]] = deque(maxlen=50)
+lines, gate = NativeLog(logging.getLogger("localspec.llama")), LoadingGate()
+"""What llama.cpp says, and what ends its loads."""
 _start = threading.Lock()
 
 
@@ -64,7 +62,7 @@ def _imported() -> Any:
 
 def _silence(llama_cpp: Any) -> None:
     """C's `abs` takes log lines and does nothing."""
-    llama_cpp.llama_log_set(ctypes.cast(_libc().abs, llama_cpp.llama_log_callback), None)
+    llama_cpp.llama_log_set(ctypes.cast(libc().abs, llama_cpp.llama_log_callback), None)
 
 
 def _install() -> str:
@@ -134,94 +132,19 @@ def set_fields(params: Any, **values: object) -> Any:
 
 
 _keep: list[Any] = []  # C holds these callbacks for the life of the process
-_interrupt: list[BaseException] = []
-_DEBUG, _INFO, _WARN, _ERROR, _CONTINUED = 1, 2, 3, 4, 5  # enum ggml_log_level
 
 
 def _log_callback(llama_cpp: Any) -> Any:
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
     def callback(level: int, text: bytes, _data: object) -> None:
         try:
-            _take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
+            lines.take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
         except BaseException as error:
             # From a log handler of the application: raised in here it would be lost.
-            _interrupt.append(error)
-            stop_loading()
+            gate.interrupt(error)
 
     _keep.append(callback)
     return callback
-
-
-def _take_in(level: int, line: str) -> None:
-    if level == _CONTINUED and _recent:
-        _recent[-1] = (_recent[-1][0], f"{_recent[-1][1]} {line}".rstrip())
-    elif level in (_WARN, _ERROR) and line:
-        _recent.append((level, line))
-    log.debug("%s", line)
-
-
-def last_log_line() -> str:
-    """llama.cpp's first error since `forget_log`, which is the cause of the others; else its latest warning, or ""."""
-    errors = [line for level, line in _recent if level == _ERROR]
-    return errors[0] if errors else (_recent[-1][1] if _recent else "")
-
-
-def forget_log() -> None:
-    """Start collecting anew, so that an error is explained by its own lines."""
-    _recent.clear()
-
-
-_go_on = ctypes.create_string_buffer(b"x")
-
-
-def loading_gate(llama_cpp: Any, noted: list[BaseException]) -> dict[str, Any]:
-    """Parameters by which `stop_loading` ends a load: the same native `strlen` as in `CancelFlag`, inverted.
-
-    On Windows a float before the pointer moves it to another register, so a load there runs to its end. A watched
-    load, and one in the main thread, reports and ends through Python instead, once for each tensor: only there do
-    signal handlers run. noted: what they raised (`signals_noted`) ends the load. Keep the result while the load runs.
-    """
-    _go_on[0] = b"x"
-    _interrupt.clear()
-    if (watch := current_watch()) is not None or in_main_thread():
-        return {"progress_callback": llama_cpp.llama_progress_callback(_progress(watch, noted))}
-    if sys.platform == "win32":
-        return {}
-    return {
-        "progress_callback": ctypes.cast(native_strlen(), llama_cpp.llama_progress_callback),
-        "progress_callback_user_data": ctypes.cast(_go_on, ctypes.c_void_p),
-    }
-
-
-def _progress(watch: LoadWatch | None, noted: list[BaseException]) -> Any:
-    def progress(fraction: float, _data: object) -> bool:
-        try:
-            return (watch is None or watch.advance(fraction)) and not noted and _go_on[0] != b"\0"
-        except BaseException as error:  # from whoever is told: raised in here it would be lost
-            _interrupt.append(error)
-            return False
-
-    return progress
-
-
-def stop_loading() -> None:
-    """End the load that runs."""
-    _go_on[0] = b"\0"
-
-
-def raise_interrupt() -> None:
-    """Raise what was raised while llama.cpp was calling back."""
-    if _interrupt:
-        raise _interrupt.pop()
-
-
-def native_strlen() -> Any:
-    """C's strlen: a callback that runs without the interpreter."""
-    return _libc().strlen
-
-
-def _libc() -> Any:
-    return ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
 
 
 def supports_gpu() -> bool:

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 from localspec.compute.context_options import CACHE_TYPES, StrictForm
 from localspec.compute.probe import Probe
+from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize
 from localspec.llama.probe import ENTRY, probe_library
 
 if TYPE_CHECKING:
     from localspec.compute.vocabulary import Vocabulary
-    from localspec.llama.context import CancelFlag
     from localspec.llama.weights import Weights
 
 
 class LlamaCpp:
     """llama.cpp through llama-cpp-python. The package is loaded when it is first needed."""
 
+    key = "llama"
     name = "llama.cpp"
+    draft_formats = ("q4_0",)
     package = backend.PACKAGE
     requirement = f"'{backend.PACKAGE}>={backend.TESTED[0]},<{backend.TESTED[1]}'"
     tested = f"{backend.TESTED[0]} up to below {backend.TESTED[1]}"
@@ -75,8 +77,6 @@ class LlamaCpp:
 
     def cancel_flag(self) -> CancelFlag:
         """A flag for contexts of llama.cpp."""
-        from localspec.llama.context import CancelFlag
-
         return CancelFlag()
 
     def open_weights(

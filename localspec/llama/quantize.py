@@ -33,7 +33,7 @@ def requantize(source: Path, destination: Path, format_name: str, *, threads: in
         pure=True,
     )
     unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.part")
-    backend.forget_log()
+    backend.lines.forget()
     try:
         with signals_noted():
             code = lib.llama_model_quantize(
@@ -41,7 +41,7 @@ def requantize(source: Path, destination: Path, format_name: str, *, threads: in
             )
         if code != 0:
             raise ModelLoadError(
-                f"llama.cpp could not requantize {source}: {backend.last_log_line() or f'code {code}'}.",
+                f"llama.cpp could not requantize {source}: {backend.lines.last_line() or f'code {code}'}.",
                 "Check the file and the free disk space.",
                 path=str(source),
             )

@@ -55,14 +55,14 @@ class Weights:
         )
         try:
             self._load(params)
-            backend.raise_interrupt()
+            backend.gate.raise_interrupt()
             check_cancelled()
         except BaseException:
             self.close()
             raise
         if not self._handle:
             raise ModelLoadError(
-                f"llama.cpp could not load {self.path}: {backend.last_log_line() or 'no reason given'}.",
+                f"llama.cpp could not load {self.path}: {backend.lines.last_line() or 'no reason given'}.",
                 "Check the file, the free memory and the number of GPU layers.",
                 path=str(self.path),
             )
@@ -71,9 +71,9 @@ class Weights:
         self.is_hybrid: bool = bool(self._lib.llama_model_is_hybrid(self._handle))
 
     def _load(self, params: Any) -> None:
-        backend.forget_log()
+        backend.lines.forget()
         with signals_noted() as noted:
-            gate = backend.loading_gate(self._lib, noted)
+            gate = backend.gate.parameters(self._lib.llama_progress_callback, noted)
             backend.set_fields(params, **gate)
             self._handle = self._lib.llama_model_load_from_file(backend.encode_path(self.path), params)
 

@@ -1,0 +1,292 @@
+"""NativeContext: KV memory of one model in a form of llama.cpp. Spans in, chosen logit rows out."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from localspec.compute import library, state
+from localspec.compute.context_options import ContextOptions
+from localspec.decoding.sampling import Logits
+from localspec.decoding.session import Span
+from localspec.errors import (
+    ContextFull,
+    DecodeCancelled,
+    DecodeError,
+    InvalidRequest,
+    ModelLoadError,
+    StateError,
+)
+from localspec.ggml.callbacks import CancelFlag, LoadingGate, NativeLog
+from localspec.ggml.cells import copied_cells, put_cells
+from localspec.system.cores import physical_cores
+from localspec.system.forks import check_process, claim_process, is_forked
+from localspec.system.signals import signals_noted
+
+
+class NativeContext(ABC):
+    """KV memory on weights. Close it before them; `close` is idempotent.
+
+    Everything that would abort the process inside the library is refused here first.
+    decode_seconds: time spent inside the library's passes so far.
+    name: what to call the library in a sentence. lib: its functions. lines, gate: what it calls back.
+    cut_short_is_0: a pass that the flag ended returns 0 as a whole one does, and its rows are waste.
+    """
+
+    name: str
+    cut_short_is_0 = False
+    can_cut: bool
+    whole_states: bool
+
+    def __init__(
+        self,
+        weights: library.Weights,
+        options: ContextOptions,
+        cancel: library.CancelFlag | None,
+        *,
+        lib: Any,
+        lines: NativeLog,
+        gate: LoadingGate,
+        n_vocab: int,
+    ) -> None:
+        self._handle: Any = None
+        self._batch: Any = None
+        self._weights = weights
+        self.options = options
+        self.n_ctx = options.n_ctx
+        self.n_batch = min(options.n_batch, options.n_ctx)
+        self.n_outputs = min(options.n_outputs, self.n_batch)
+        self.n_vocab = n_vocab
+        self.threads = options.threads or physical_cores()
+        flag = cancel or CancelFlag()
+        assert isinstance(flag, CancelFlag), "a flag of this library"
+        self.cancel: CancelFlag = flag
+        self.decode_seconds = 0.0
+        self._lib, self._lines = lib, lines
+        claim_process()
+        lines.forget()
+        try:
+            with signals_noted():
+                self._handle = self._opened()
+            gate.raise_interrupt()
+        except BaseException:
+            self._free()
+            raise
+        if not self._handle:
+            raise ModelLoadError(
+                f"{self.name} could not make a context of {self.n_ctx} tokens for {weights.path}: "
+                f"{lines.last_line() or 'no reason given'}.",
+                "Ask for a smaller context or another cache type.",
+                path=str(weights.path),
+            )
+        self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
+        self._view_batch()
+
+    @property
+    def weights(self) -> library.Weights:
+        """Those it computes with."""
+        return self._weights
+
+    @abstractmethod
+    def _opened(self) -> Any:
+        """The library's own pointer to a new context, null where it could not."""
+
+    @abstractmethod
+    def _remove(self, sequence_id: int, start: int) -> bool:
+        """Remove the cells from `start` on; whether the library did. start: -1 for all."""
+
+    @abstractmethod
+    def _held(self, sequence_id: int) -> int:
+        """Cells that the sequence holds."""
+
+    @abstractmethod
+    def _state_call(self, name: str, sequence_id: int) -> Callable[..., int]:
+        """A call of the library's on the state of a sequence ("get_size", "get_data", "set_data")."""
+
+    def _view_batch(self) -> None:
+        """numpy views of the batch's arrays, so that filling it costs no Python loop."""
+        view = np.ctypeslib.as_array
+        shape = (self.n_batch,)
+        self._token, self._pos = view(self._batch.token, shape), view(self._batch.pos, shape)
+        self._logits, self._n_seq = view(self._batch.logits, shape), view(self._batch.n_seq_id, shape)
+        self._n_seq[:] = 1
+
+    def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied.
+
+        Raises `DecodeCancelled` when stopped, `ContextFull` when there is no room, `DecodeError` otherwise; the
+        cells are then what `length` says.
+        """
+        check_process()
+        self._check_spans(spans)
+        count = self._fill(spans)
+        code = self._timed_pass(wait=any(span.num_logits for span in spans))
+        if code == 2 or ((code != 0 or self.cut_short_is_0) and self.cancel.is_set):
+            raise DecodeCancelled("The pass was cancelled.", code=code)
+        if code == 1:
+            raise ContextFull(f"The context of {self.n_ctx} tokens has no room for {count} more.", code=code)
+        if code != 0:
+            raise DecodeError(f"The model's forward pass failed with code {code}.", "Try again.", code=code)
+        return self._rows(spans)
+
+    def _timed_pass(self, wait: bool) -> int:
+        """The library's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
+        started = time.perf_counter()
+        with signals_noted():
+            code = int(self._lib.llama_decode(self._handle, self._batch))
+            if wait:
+                self._lib.llama_synchronize(self._handle)
+        self.decode_seconds += time.perf_counter() - started
+        return code
+
+    def _check_open(self) -> None:
+        if not self._handle:
+            raise DecodeError("The context was closed.", code=0)
+
+    def _check_spans(self, spans: Sequence[Span]) -> None:
+        self._check_open()
+        tokens = sum(len(span.tokens) for span in spans)
+        outputs = sum(span.num_logits for span in spans)
+        if not 1 <= tokens <= self.n_batch or outputs > self.n_outputs:
+            raise DecodeError(
+                f"A pass of {tokens} tokens and {outputs} rows exceeds {self.n_batch} tokens or {self.n_outputs} rows.",
+                code=0,
+            )
+        for span in spans:
+            if (
+                not 0 <= span.sequence_id < self.options.n_sequences
+                or span.start + len(span.tokens) > self.n_ctx + self.options.spare
+            ):
+                raise DecodeError(
+                    f"Cells {span.start} on do not fit a context of {self.n_ctx} tokens.", code=0
+                )
+            if not all(0 <= token < self.n_vocab for token in span.tokens):
+                raise DecodeError(f"A token id is outside the vocabulary of {self.n_vocab}.", code=0)
+
+    def _fill(self, spans: Sequence[Span]) -> int:
+        end = 0
+        for span in spans:
+            begin, end = end, end + len(span.tokens)
+            self._token[begin:end] = span.tokens
+            self._pos[begin:end] = np.arange(span.start, span.start + end - begin)
+            self._logits[begin:end] = 0
+            wanted = end - span.num_padding
+            self._logits[wanted - span.num_logits : wanted] = 1
+            for index in range(begin, end):
+                self._batch.seq_id[index][0] = span.sequence_id
+        self._batch.n_tokens = end
+        return end
+
+    def _rows(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        rows: list[list[Logits]] = []
+        end = 0
+        for span in spans:
+            end += len(span.tokens)
+            wanted = end - span.num_padding
+            rows.append([self._row(index) for index in range(wanted - span.num_logits, wanted)])
+        return rows
+
+    def _row(self, index: int) -> Logits:
+        pointer = self._lib.llama_get_logits_ith(self._handle, index)
+        if not pointer:
+            raise DecodeError(f"{self.name} returned no logits for row {index}.", code=0)
+        row: Logits = np.ctypeslib.as_array(pointer, (self.n_vocab,)).copy()
+        return row
+
+    def length(self, sequence_id: int = 0) -> int:
+        """Cells that the sequence holds."""
+        return self._held(sequence_id)
+
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Forget the cells from `length` on; returns how many are left.
+
+        Where the library refuses (recurrent state) or a sliding window lacks older cells (a saved state holds no more
+        than the window), the whole sequence is forgotten and 0 returned.
+        """
+        held = self.length(sequence_id)
+        kept = min(held, length)
+        if held > length and not self._remove(sequence_id, length):
+            return self._forget(sequence_id)
+        return kept if self._is_whole(sequence_id, kept) else self._forget(sequence_id)
+
+    def _is_whole(self, sequence_id: int, length: int) -> bool:
+        """Whether the token behind `length` cells finds all that it looks back at."""
+        return True
+
+    def _forget(self, sequence_id: int) -> int:
+        self._remove(sequence_id, -1)
+        return 0
+
+    @cached_property
+    def _owner(self) -> state.Facts:
+        return {
+            "model": state.weights_digest(self.weights.path, self.weights.metadata.size_bytes),
+            "build": self.weights.build,
+            "cache_type_k": self.options.cache_type_k,
+            "cache_type_v": self.options.cache_type_v,
+            "repack": self.weights.repack,
+        }
+
+    def _check_sequence(self, sequence_id: int) -> None:
+        self._check_open()
+        if not 0 <= sequence_id < self.options.n_sequences:
+            raise InvalidRequest(
+                f"sequence_id is {sequence_id}.",
+                f"It must be a number from 0 to {self.options.n_sequences - 1}.",
+                name="sequence_id",
+            )
+
+    def state_bytes(self, sequence_id: int = 0) -> int:
+        """Bytes that `save_state` would take, about."""
+        self._check_sequence(sequence_id)
+        return int(self._state_call("get_size", sequence_id)())
+
+    def save_state(self, sequence_id: int = 0) -> bytes:
+        """The cells of a sequence, for `load_state` of a context on the same model. Raises `StateError`."""
+        size = self.state_bytes(sequence_id)
+        cells = copied_cells(self._state_call("get_data", sequence_id), sequence_id, size, self.name)
+        return state.pack({**self._owner, "length": self.length(sequence_id)}, cells)
+
+    def load_state(self, data: bytes, sequence_id: int = 0) -> int:
+        """Put saved cells in the place of what the sequence holds; returns how many tokens they are.
+
+        Raises `StateError` for bytes that are damaged, of another model, build or cache type, or too many for this
+        context: the sequence is then as it was. If the library itself refuses them, the sequence is empty.
+        """
+        self._check_sequence(sequence_id)
+        found, cells = state.unpack(data)
+        length = state.check_owner(found, self._owner, self.n_ctx + self.options.spare)
+        self._forget(sequence_id)
+        if length:
+            self._lines.forget()
+            if not put_cells(self._state_call("set_data", sequence_id), cells):
+                self._forget(sequence_id)
+                raise self._refused(len(cells), "bytes")
+        if self.length(sequence_id) != length:
+            self._forget(sequence_id)
+            raise self._refused(length, "tokens")
+        return length
+
+    def _refused(self, count: int, unit: str) -> StateError:
+        return StateError(
+            f"{self.name} refused a saved state of {count} {unit}: {self._lines.last_line() or 'no reason given'}.",
+            "Read the prompt again.",
+        )
+
+    def close(self) -> None:
+        """Free the memory."""
+        if is_forked():  # it waits for its threads
+            return
+        if self._handle and self._batch is not None:
+            self._lib.llama_batch_free(self._batch)
+        self._free()
+
+    def _free(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle:
+            self._lib.llama_free(handle)

@@ -1,0 +1,66 @@
+"""Context: KV memory of one model in ik_llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from localspec.compute import library
+from localspec.compute.context_options import ContextOptions
+from localspec.ggml.context import NativeContext
+from localspec.ik import binding
+from localspec.ik.structs import AbortCallback
+
+if TYPE_CHECKING:
+    from localspec.ik.weights import Weights
+
+_NO_FLAGS = 0
+
+
+class Context(NativeContext):
+    """KV memory on weights of ik_llama.cpp. All cells of a sliding window are kept, so any of them can be forgotten."""
+
+    name = "ik_llama.cpp"
+    cut_short_is_0 = True
+    can_cut = True
+    whole_states = False
+
+    def __init__(
+        self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
+    ) -> None:
+        self._model = weights
+        lib = binding.library()
+        super().__init__(
+            weights,
+            options,
+            cancel,
+            lib=lib,
+            lines=binding.lines,
+            gate=binding.gate,
+            n_vocab=int(lib.llama_n_vocab(weights.handle)),
+        )
+
+    def _opened(self) -> Any:
+        options, params = self.options, self._lib.llama_context_default_params()
+        params.n_ctx = options.n_ctx + options.spare
+        params.n_batch = params.n_ubatch = self.n_batch
+        params.n_seq_max = options.n_sequences
+        params.n_threads = params.n_threads_batch = self.threads
+        params.type_k = binding.CACHE_TYPES[options.cache_type_k]
+        params.type_v = binding.CACHE_TYPES[options.cache_type_v]
+        params.abort_callback = self.cancel.callback(AbortCallback)
+        params.abort_callback_data = self.cancel.data
+        return self._lib.llama_init_from_model(self._model.handle, params)
+
+    def _remove(self, sequence_id: int, start: int) -> bool:
+        return bool(self._lib.llama_kv_cache_seq_rm(self._handle, sequence_id, start, -1))
+
+    def _held(self, sequence_id: int) -> int:
+        # The largest position of an empty sequence is said to be 0, and its least -1.
+        if int(self._lib.llama_kv_cache_seq_pos_min(self._handle, sequence_id)) < 0:
+            return 0
+        return int(self._lib.llama_kv_cache_seq_pos_max(self._handle, sequence_id)) + 1
+
+    def _state_call(self, name: str, sequence_id: int) -> Callable[..., int]:
+        call = getattr(self._lib, f"llama_state_seq_{name}")
+        return lambda *place: call(self._handle, *place, sequence_id, _NO_FLAGS)

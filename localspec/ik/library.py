@@ -1,0 +1,114 @@
+"""IkLlama: ik_llama.cpp as a compute library, on the CPU."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from localspec.compute.context_options import StrictForm
+from localspec.compute.probe import Probe
+from localspec.errors import BackendError, InvalidRequest
+from localspec.ggml.callbacks import CancelFlag
+from localspec.gguf.formats import elements_by_type
+from localspec.gguf.metadata import Metadata
+from localspec.ik import binding
+
+if TYPE_CHECKING:
+    from localspec.ik.weights import Weights
+
+_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. Choose --library llama for a GPU."
+
+ARCHITECTURES = frozenset({
+    "arctic", "baichuan", "bailingmoe2", "bloom", "chatglm", "codeshell", "cohere2", "command-r", "dbrx",
+    "deci", "deepseek2", "dots1", "ernie4_5", "ernie4_5-moe", "falcon", "gemma", "gemma2", "gemma3", "glm4",
+    "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitemoe", "hunyuan-moe", "internlm2", "llama",
+    "minicpm", "minimax-m2", "mistral3", "mpt", "olmo", "openelm", "orion", "phi2", "phi3", "qwen", "qwen2",
+    "qwen2moe", "qwen3", "qwen3moe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2",
+    "xverse",
+})  # fmt: skip
+"""That it computes as a causal language model. Running states (mamba, qwen3next, qwen35) it cannot roll back."""
+
+FORMATS = frozenset({
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS",
+    "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "IQ4_XS", "MXFP4", "I32",
+})  # fmt: skip
+"""Number formats of weights that mean the same in both libraries."""
+
+
+class IkLlama:
+    """ik_llama.cpp through the library in ik-llama-cpp-python, which is loaded when it is first needed."""
+
+    key = "ik"
+    name = "ik_llama.cpp"
+    draft_formats = ("q4_0",)
+    package = binding.PACKAGE
+    requirement = binding.REQUIREMENT
+    tested = binding.TESTED
+    cache_types = tuple(binding.CACHE_TYPES)
+
+    def is_tested(self, version: str) -> bool:
+        """Whether that version of the package is the tested one."""
+        return version == binding.TESTED
+
+    @property
+    def version(self) -> str:
+        """Of ik-llama-cpp-python. Raises `BackendError`."""
+        return binding.version()
+
+    @property
+    def build(self) -> str:
+        """The package with its version. Raises `BackendError`."""
+        return binding.build()
+
+    def refusal(self, metadata: Metadata) -> str:
+        """Why it cannot compute this file here, or ""."""
+        try:
+            found = binding.version()
+        except BackendError as error:
+            return error.message
+        if found != binding.TESTED:
+            return f"{binding.PACKAGE} {found} is installed, and localspec is tested with {binding.TESTED} alone."
+        if metadata.architecture not in ARCHITECTURES:
+            return f"{self.name} does not compute models of architecture {metadata.architecture} here."
+        unknown = sorted(set(elements_by_type(metadata.path)) - FORMATS)
+        return f"{self.name} does not know weights of format {', '.join(unknown)}." if unknown else ""
+
+    def why_no_gpu(self) -> str:
+        """Why layers cannot go to a GPU."""
+        return _NO_GPU
+
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+        """0: the CPU computes all layers. Raises `InvalidRequest` for anything but auto, all or a number >= 0."""
+        if value not in ("auto", "all") and (
+            isinstance(value, bool | str) or not isinstance(value, int) or value < 0
+        ):
+            raise InvalidRequest(f"{name} is {value!r}.", "It must be auto, all or a number, 0 or more.")
+        return 0
+
+    def strict_form(self, metadata: Metadata, asked: StrictForm) -> StrictForm:
+        """As asked: passes of two tokens and more compute the same bits, rearranged weights or not."""
+        return asked
+
+    def cancel_flag(self) -> CancelFlag:
+        """A flag for its contexts."""
+        return CancelFlag()
+
+    def open_weights(
+        self,
+        metadata: Metadata,
+        *,
+        gpu_layers: str | int = "auto",
+        use_mmap: bool = True,
+        repack: bool = True,
+    ) -> Weights:
+        """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
+        from localspec.ik.weights import Weights  # needs numpy, which `probe` must do without
+
+        self.resolve_gpu_layers(gpu_layers)
+        return Weights(metadata, use_mmap=use_mmap, repack=repack)
+
+    def probe(self, seconds: float) -> Probe:
+        """Load it in a child process and ask it for its facts."""
+        with suppress(BackendError):
+            return Probe(version=self.version)
+        return Probe()
