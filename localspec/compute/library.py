@@ -148,8 +148,8 @@ class Library(Protocol):
 
     @property
     def offer(self) -> str:
-        """What it would bring here and the command that installs it, in a sentence; "" where it is installed,
-        or not to be had as a wheel for this system."""
+        """What installing it would bring, as a clause; "" where it is installed, or needed, or where no wheel of it
+        exists for this system."""
 
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
