@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedLength
-from localspec.decoding.costs import CostTable
+from localspec.decoding.costs import PLAIN_PASSES, CostTable
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.loop import Generation
 from localspec.decoding.params import SamplingParams
@@ -16,6 +17,7 @@ from localspec.decoding.stats import Batch, Stats, Step
 from localspec.decoding.verify import RejectionRule
 
 from .fakes import FakeContext, blended, generate, model_drafter, random_model
+from .simulation import CURVES, World
 
 V = 16
 TARGET = random_model(V, seed=3)
@@ -72,6 +74,68 @@ def test_a_cut_in_mid_draft_has_no_token_of_the_targets_own():
     assert not (last.recovered or last.bonus or last.plain)
     assert stats.tokens == stats.accepted + stats.rounds - 1
     assert adds_up(stats)
+
+
+def step(tokens, seconds, *, drafted=0, accepted=0, draft_seconds=0.0, length=10):
+    return Step(
+        drafted + 1, length, tuple(range(tokens)), 0, drafted, accepted, False, None, draft_seconds, 0.0, seconds
+    )  # fmt: skip
+
+
+def test_what_plain_decoding_would_have_taken():
+    """Rounds that drafted nothing are plain decoding; the others are worth a plain pass for each token."""
+    controller = AdaptiveController(CostTable({1: 2.0, 4: 3.0}))
+    rounds = [step(1, 9.0), step(3, 3.0, drafted=3, accepted=3), step(1, 2.5, draft_seconds=0.4)]
+    assert [controller.plain_seconds(found) for found in rounds] == pytest.approx([9.0, 6.0, 2.1])
+    controller.plain_share = 0.5  # another library's plain decoding takes half of it
+    assert [controller.plain_seconds(found) for found in rounds] == pytest.approx([4.5, 3.0, 1.05])
+
+
+def test_a_speedup_is_said_of_known_costs_and_enough_tokens():
+    stats = Stats()
+    stats.add(step(1, 5.0), 4.0)
+    assert stats.plain_seconds is None, "the first token is no decoding"
+    for count in range(4):
+        assert stats.speedup_estimate is None, count
+        stats.add(step(4, 2.0, drafted=4, accepted=3), 3.0)
+    assert (stats.plain_seconds, stats.speedup_estimate) == (12.0, 1.5)
+    assert stats.to_dict()["speedup_estimate"] == 1.5
+    unknown = Stats()
+    for _ in range(6):
+        unknown.add(step(4, 2.0, drafted=4, accepted=3))
+    assert (unknown.plain_seconds, unknown.speedup_estimate) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "within"),
+    [(lambda now: 1.0, 0.001), (lambda now: 1.7, 0.02), (lambda now: 1.0 + 0.6 * (now % 0.6 > 0.3), 0.1)],
+)
+@pytest.mark.parametrize("curve", ["BF16", "Q4_0", "Q4_K_M"])
+@pytest.mark.parametrize("agrees", [0.95, 0.6, 0.0])
+def test_the_speedup_is_that_against_plain_decoding_on_the_same_machine(
+    curve, agrees, slowdown, within
+):
+    """On a simulated clock: what plain decoding takes there, whatever else the machine does, is known."""
+    rng = np.random.default_rng(1)
+    text = rng.random(400) < agrees
+    drafting, plain = (World(CURVES[curve], list(text), [max(agrees, 0.3)] * 400, slowdown) for _ in range(2))
+    controller, stats = drafting.controller(), Stats()
+    for found in drafting.run(256, controller):
+        stats.add(found, controller.plain_seconds(found))
+    steps = plain.run(256, FixedLength(0))[1:]
+    truth = sum(found.seconds for found in steps) / stats.decode_seconds
+    assert stats.speedup_estimate == pytest.approx(truth, rel=within)
+
+
+def test_plain_decoding_is_known_where_it_was_measured_or_seen():
+    assumed = CostTable({1: 1.0, 4: 2.0}, certainty={1: 0.0, 4: 0.0})
+    assert not assumed.knows_plain
+    for _ in range(PLAIN_PASSES):
+        assert not assumed.knows_plain
+        assumed.observe(1, 0, 1.3)
+    assert assumed.knows_plain
+    assert CostTable({1: 1.0, 4: 2.0}, certainty={1: 0.3, 4: 0.0}).knows_plain
+    assert not CostTable({1: 1.0, 4: 2.0}, certainty={1: 0.0, 4: 1.0}).knows_plain
 
 
 def test_plain_decoding_has_only_plain_tokens():

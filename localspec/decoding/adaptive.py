@@ -46,11 +46,14 @@ class AdaptiveController:
 
     target, draft: costs, as far as they are known; draft is None without a draft model.
     max_width:     widest pass it may plan.
+    plain_share:   seconds of a token of the fastest plain decoding that is known here, which may be another library's,
+                   as a share of those of this one's.
     """
 
     target: CostTable
     draft: CostTable | None = None
     max_width: int = 32
+    plain_share: float = 1.0
     ledger: Ledger = field(default_factory=Ledger)
     predictors: dict[str, Buckets] = field(init=False)
     average: Average = field(init=False)
@@ -82,6 +85,15 @@ class AdaptiveController:
     def measured(self) -> bool:
         """Whether none of the costs it goes by is merely assumed."""
         return self.target.measured and (self.draft is None or self.draft.measured)
+
+    def plain_seconds(self, step: Step) -> float:
+        """What the fastest plain decoding known here would have taken for a round's tokens.
+
+        A round that drafted nothing is one of plain decoding, and no estimate; of others, what is not a pass of the
+        target is left out, so that no gain is made of it.
+        """
+        estimate = len(step.tokens) * self.target.time(1, step.length)
+        return self.plain_share * (step.seconds - step.draft_seconds if step.plain else estimate)
 
     def prefills_draft(self, num_prompt: int) -> bool:
         """If the draft is likely to be used: it then reads the prompt while the user waits for the target anyway."""

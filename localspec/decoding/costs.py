@@ -16,6 +16,8 @@ TRUST = 0.5
 """The same share for a faster pass than expected, as long as a pace is being learned."""
 PACE_PASSES = 2
 """Passes after which the pace of a machine where nothing was measured is known well enough to draft."""
+PLAIN_PASSES = 8
+"""Passes of plain decoding that say what it costs, where that was never measured."""
 STRAY, IN_A_ROW = 1.1, 3
 """Passes of a width that are all slower than expected by this factor, or all faster, and so many of them in a row:
 what was expected is wrong."""
@@ -119,6 +121,17 @@ class CostTable:
     def paced(self) -> bool:
         """Whether it is known how fast the machine is at all. Before that one pass says it, of whatever width."""
         return self._passes >= PACE_PASSES
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether what a pass of plain decoding takes was measured, or seen often enough."""
+        plain = [width for width in self._widths if self._is_plain(width)]
+        return any(self._sure(width) > 0 or self._seen.get(width, 0.0) >= PLAIN_PASSES for width in plain)
+
+    @property
+    def slowed(self) -> float:
+        """How many times as long passes take now as on the calm machine; 1.0 where that was never measured."""
+        return self.scale if self._sure(1) >= 1 else 1.0
 
     @property
     def reach(self) -> int:
