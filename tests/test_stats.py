@@ -15,6 +15,7 @@ from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.stats import Batch, Stats, Step
 from localspec.decoding.verify import RejectionRule
+from localspec.server.usage import timings
 
 from .fakes import FakeContext, blended, generate, model_drafter, random_model
 from .simulation import CURVES, World
@@ -112,9 +113,7 @@ def test_a_speedup_is_said_of_known_costs_and_enough_tokens():
 )
 @pytest.mark.parametrize("curve", ["BF16", "Q4_0", "Q4_K_M"])
 @pytest.mark.parametrize("agrees", [0.95, 0.6, 0.0])
-def test_the_speedup_is_that_against_plain_decoding_on_the_same_machine(
-    curve, agrees, slowdown, within
-):
+def test_the_speedup_is_that_against_plain_decoding_on_the_same_machine(curve, agrees, slowdown, within):
     """On a simulated clock: what plain decoding takes there, whatever else the machine does, is known."""
     rng = np.random.default_rng(1)
     text = rng.random(400) < agrees
@@ -125,6 +124,19 @@ def test_the_speedup_is_that_against_plain_decoding_on_the_same_machine(
     steps = plain.run(256, FixedLength(0))[1:]
     truth = sum(found.seconds for found in steps) / stats.decode_seconds
     assert stats.speedup_estimate == pytest.approx(truth, rel=within)
+
+
+def test_the_servers_timings_have_the_speedup_of_all_answers_where_it_is_known_of_each():
+    first = Stats(tokens=41, first_tokens=1, decode_seconds=2.0, plain_seconds=4.0)
+    second = Stats(tokens=41, first_tokens=1, decode_seconds=6.0, plain_seconds=6.0)
+    assert timings([first])["speedup_estimate"] == 2.0
+    assert timings([first, second])["speedup_estimate"] == 1.25
+    for unknown in (
+        Stats(tokens=41, decode_seconds=2.0),
+        Stats(tokens=3, decode_seconds=1.0, plain_seconds=1.0),
+    ):
+        assert "speedup_estimate" not in timings([first, unknown])
+    assert "speedup_estimate" not in timings([])
 
 
 def test_plain_decoding_is_known_where_it_was_measured_or_seen():

@@ -77,6 +77,8 @@ MEANINGS = {
 def explained(completion: Completion) -> Iterator[str]:
     """All figures of an answer, a line for each, with what it means."""
     rest = {"seed": completion.seed, "drafting": completion.drafting}
+    if completion.hint:
+        rest["hint"] = completion.hint
     for name, value in {**completion.stats.to_dict(), **rest}.items():
         yield f"{name.replace('_', ' '):<22} {_figure(value):<7} {MEANINGS.get(name, '')}".rstrip()
 
