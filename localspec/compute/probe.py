@@ -32,7 +32,7 @@ class Device:
 class Probe:
     """What became of the child.
 
-    stage:    how far it came: "start", "load" (the library), "ask" (for its facts) or "done".
+    stage:    how far it came: "start", "load" (the library), "ask" (for its facts), "compute" or "done".
     version:  of the library's package, or None where there is none.
     error:    (sentence, remedy) of a library that Python could not use, or None.
     code:     exit code of the child, negative for a signal; None where the time was up.

@@ -110,9 +110,12 @@ def _running(library: Library, probe: Probe, seconds: float) -> Finding:
 
 def _ending(probe: Probe, seconds: float, rebuild: str) -> tuple[str, str]:
     """Sentence and remedy for a child that did not finish."""
-    while_ = {"load": "while it was loaded", "ask": "when asked for its devices"}.get(
-        probe.stage, "before it was loaded"
-    )
+    whiles = {
+        "load": "while it was loaded",
+        "ask": "when asked for its devices",
+        "compute": "while it computed",
+    }
+    while_ = whiles.get(probe.stage, "before it was loaded")
     name = _signal_name(probe.code)
     if probe.code is None:
         return (

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from localspec.compute.probe import Probe, features_of, probe_in_child, write_notes
+from localspec.ggml.product import tried
+from localspec.llama.backend import PACKAGE, library
 
 ENTRY = "localspec.llama.probe:main"
 
@@ -21,22 +23,22 @@ def probe_library(seconds: float) -> Probe:
 
 def main(path: str) -> None:
     """The child: load the library as localspec does, and write down what it says of itself."""
-    from localspec.llama.backend import PACKAGE, library
-
     write_notes(path, PACKAGE, library, _asked)
 
 
 def _asked(llama_cpp: Any) -> Iterator[dict[str, object]]:
     yield {"features": features_of(llama_cpp.llama_print_system_info())}
-    backends, devices = _devices()
-    yield {"backends": backends, "devices": devices}
-
-
-def _devices() -> tuple[list[str], list[dict[str, object]]]:
-    """Compiled-in backends and the devices they see; nothing where this build cannot be asked."""
     from llama_cpp import _ggml
 
     ggml = getattr(_ggml, "libggml", None)
+    backends, devices = _devices(ggml)
+    yield {"backends": backends, "devices": devices}
+    if ggml is not None:
+        yield from tried(ggml, PACKAGE)
+
+
+def _devices(ggml: Any) -> tuple[list[str], list[dict[str, object]]]:
+    """Compiled-in backends and the devices they see; nothing where this build cannot be asked."""
     try:
         return _listed(ggml)
     except AttributeError:
