@@ -8,14 +8,19 @@ from itertools import product
 import numpy as np
 import pytest
 
+from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedPlan
-from localspec.decoding.drafting import NgramDrafter, NgramIndex, PredictionDrafter
+from localspec.decoding.costs import CostTable
+from localspec.decoding.drafting import ChainDrafter, NgramDrafter, NgramIndex, PredictionDrafter
+from localspec.decoding.loop import Generation, run
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution
+from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft, RejectionRule
 
-from .fakes import model_drafter, random_model
+from .fakes import FakeContext, model_drafter, random_model
 
 SAMPLER = Sampler(SamplingParams(temperature=0))
 ROUND = RejectionRule(0).round(0)
@@ -120,8 +125,6 @@ def test_prediction_is_found_again_after_a_departure():
 
 
 def test_a_chain_lets_the_model_go_on_where_copying_ends():
-    from localspec.decoding.drafting import ChainDrafter
-
     model = random_model(8, 1, memory=9)  # longer than what is repeated
     chain = ChainDrafter([NgramDrafter(2, 3), model_drafter(model, 8)])
     sequence = [1, 2, 3, 1, 2]
@@ -155,3 +158,41 @@ def test_a_joined_draft_knows_of_every_token_what_it_was_drawn_from(drawn, lengt
         expected += [(token, 0.25 if own else 1.0) for token in tokens]
     found = [(token, joined.distribution(at).prob(token)) for at, token in enumerate(joined.tokens)]
     assert found == expected
+
+
+def test_the_draft_model_reads_the_prompt_once_the_first_token_is_out():
+    """Who asks waits for the first token: nothing is read by the draft before it, and all of it behind it."""
+    reads: list[tuple[str, int]] = []
+
+    class Watched(FakeContext):
+        def decode(self, spans):
+            reads.append((self.role, sum(len(span.tokens) for span in spans)))
+            return super().decode(spans)
+
+    model = random_model(9, seed=3)
+    target, draft = Watched(model, 9), Watched(model, 9)
+    target.role, draft.role = "target", "draft"
+    costs = CostTable({1: 1.0, 2: 1.0, 32: 1.0})
+    generation = Generation(
+        Session(target),
+        ChainDrafter([ModelDrafter(Session(draft), 9)]),
+        AdaptiveController(costs, CostTable({1: 0.01, 32: 0.02})),
+        Sampler(SamplingParams(temperature=0, max_tokens=8), 20),
+        [1, 2, 3, 4] * 5,
+        rule=RejectionRule(0),
+        check=lambda token: None,
+    )
+    rounds = run(generation)
+    first = next(rounds)
+    assert reads == [("target", 20)] and len(first.tokens) == 1 and first.reading_seconds == 0.0
+    second = next(rounds)
+    assert reads[1] == ("draft", 20) and second.reading_seconds > 0.0 and second.num_drafted
+    assert all(step.reading_seconds == 0.0 for step in rounds)
+
+
+@pytest.mark.parametrize(
+    ("unread", "left", "reads"), [(0, 99, False), (4, None, True), (4, 1, False), (5000, None, False)]
+)
+def test_a_prompt_is_read_by_the_draft_where_the_answer_can_pay_for_it(unread, left, reads):
+    controller = AdaptiveController(CostTable({1: 1.0, 8: 1.5, 32: 4.0}), CostTable({1: 0.2, 32: 1.0}))
+    assert controller.prefills_draft(unread, left) is reads

@@ -8,7 +8,7 @@ import pytest
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedLength, FixedPlan
 from localspec.decoding.costs import CostTable
-from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
+from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter, PredictionDrafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
@@ -55,7 +55,7 @@ def test_greedy_equals_plain(kind, num_draft_tokens, plain):
     assert tokens == plain
 
 
-@pytest.mark.parametrize("kind", ["perfect", "mediocre", "ngram"])
+@pytest.mark.parametrize("kind", ["perfect", "mediocre", "predicted"])
 def test_greedy_equals_plain_whatever_is_believed_and_learned_of_costs(kind, plain):
     """Costs that are wrong, assumed or measured, on a machine whose passes take anything."""
     rng, now, drafted = np.random.default_rng(0), [0.0], 0
@@ -71,9 +71,10 @@ def test_greedy_equals_plain_whatever_is_believed_and_learned_of_costs(kind, pla
 
     for _ in range(12):
         controller = AdaptiveController(believed(0.01), believed(0.0001))
+        drafter = PredictionDrafter(plain) if kind == "predicted" else make_drafter(kind)
         for _ in range(3):  # what one answer learns, the next goes by
             tokens, steps = generate(
-                TARGET, make_drafter(kind), n_vocab=V, params=GREEDY, controller=controller, clock=clock
+                TARGET, drafter, n_vocab=V, params=GREEDY, controller=controller, clock=clock
             )
             assert tokens == plain
             drafted += sum(step.num_drafted for step in steps)

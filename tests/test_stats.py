@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,14 @@ def test_a_speedup_is_said_of_known_costs_and_enough_tokens():
     for _ in range(6):
         unknown.add(step(4, 2.0, drafted=4, accepted=3))
     assert (unknown.plain_seconds, unknown.speedup_estimate) == (None, None)
+
+
+def test_reading_the_prompt_for_drafts_counts_against_them():
+    stats = Stats()
+    stats.add(step(1, 5.0))
+    for index in range(4):
+        stats.add(replace(step(4, 2.0, drafted=4, accepted=3), reading_seconds=4.0 * (index == 0)), 3.0)
+    assert stats.speedup_estimate == 1.0
 
 
 @pytest.mark.parametrize(

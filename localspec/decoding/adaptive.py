@@ -23,6 +23,8 @@ REUSE = 8
 """Rounds for which the expected seconds of passes are kept."""
 BEST_ACCEPTANCE = 0.95
 """Acceptance that a draft model reaches on easy text: where even this does not pay, it is not tried."""
+LIKELY, TYPICAL_ANSWER = 0.85, 256
+"""Acceptance, and tokens still to come, for which a draft model is expected to be worth reading the prompt."""
 
 WORTH_TRYING = 1.03
 """A smaller gain is not worth trying for: measured costs are good to a few percent at best."""
@@ -95,9 +97,14 @@ class AdaptiveController:
         estimate = len(step.tokens) * self.target.time(1, step.length)
         return self.plain_share * (step.seconds - step.draft_seconds if step.plain else estimate)
 
-    def prefills_draft(self, num_prompt: int) -> bool:
-        """If the draft is likely to be used: it then reads the prompt while the user waits for the target anyway."""
-        return self.can_pay(0, acceptance=0.9)
+    def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
+        """If what the draft model is likely to gain in the answer is worth the time in which it reads the prompt."""
+        if self.draft is None or not num_unread:
+            return False
+        plain = self.target.time(1)
+        best = min((seconds / tokens for tokens, seconds in self._rounds_of_model(0, LIKELY)), default=plain)
+        answer = TYPICAL_ANSWER if num_left is None else min(num_left, TYPICAL_ANSWER)
+        return answer * (plain - best) > self.draft.time(num_unread)
 
     def can_pay(self, length: int, acceptance: float = BEST_ACCEPTANCE) -> bool:
         """Whether the draft model beats plain decoding at this acceptance: max over k of (k+1 tokens) / cost."""
@@ -153,10 +160,32 @@ class AdaptiveController:
         """Whether a draft model that did not pay deserves another try."""
         return self._since_model >= self._probe_after and self.can_pay(length)
 
-    def rate(self, length: int) -> float:
-        """Tokens per second now: at least what plain decoding gives."""
+    def rate(self, limit: int, length: int) -> float:
+        """R, tokens per second: what rounds give now, but no more than the draft model is expected to give from here
+        on, and at least what plain decoding gives. A lucky stretch would else ask too much of the next round.
+        """
         plain = 1 / self.target.time(1, length)
-        return max(plain, self._rate_tokens / self._rate_seconds) if self._rate_seconds else plain
+        if not self._rate_seconds:
+            return plain
+        now = self._rate_tokens / self._rate_seconds
+        return max(plain, min(now, self._expected_rate(limit, length))) if now > plain else plain
+
+    def _expected_rate(self, limit: int, length: int) -> float:
+        """Of the best number of tokens to draft, if all are accepted as they are on average."""
+        if self.draft is None:
+            return 0.0
+        pass_time, scale = self.draft.time(1, length), self.target.scale
+        catch_up = self.draft.time(2, length) - pass_time  # behind a draft that stands whole
+        times = self.calm_times(limit + 1, length)
+        tokens = survival = 1.0
+        best = 0.0
+        for k in range(1, limit + 1):
+            survival *= self.average.value
+            tokens += survival
+            best = max(best, tokens / (k * pass_time + survival * catch_up + scale * times[k + 1]))
+            if survival < 0.02:
+                break
+        return best
 
     def observe(self, step: Step) -> None:
         """Learn costs, acceptance and the balance from one decode round."""
@@ -211,6 +240,10 @@ class AdaptivePlan:
     survival: float = 1.0
     pass_seconds: float = 0.0
     probing: bool = False
+    _rate: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rate = self.controller.rate(self.limit, self.length)
 
     @property
     def room(self) -> int:
@@ -274,7 +307,7 @@ class AdaptivePlan:
         ahead: acceptance of the tokens to come; first: seconds before the first of them, pass_time: before each other.
         """
         controller, count = self.controller, len(self.taken)
-        rate = controller.rate(self.length)
+        rate = self._rate
         plain = controller.target.time(1, self.length)
         base = self._verify_time(count + 1)
         # The worst case is that every drafted token is refused: one token for all that time.

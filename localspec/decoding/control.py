@@ -59,8 +59,8 @@ class Controller(Protocol):
     def begin(self) -> None:
         """A new answer starts."""
 
-    def prefills_draft(self, num_prompt: int) -> bool:
-        """Whether the draft model shall read a prompt of `num_prompt` tokens along with the target."""
+    def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
+        """Whether the draft model shall read `num_unread` tokens of the prompt, for at most `num_left` to come."""
 
     def plan(self, limit: int, length: int) -> Plan:
         """The next round: at most `limit` drafted tokens, behind `length` cells."""
@@ -81,7 +81,7 @@ class FixedLength:
     def begin(self) -> None:
         """Nothing to forget."""
 
-    def prefills_draft(self, num_prompt: int) -> bool:
+    def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """Not ahead of need."""
         return False
 

@@ -17,6 +17,9 @@ class Drafter(Protocol):
     def begin(self, sequence: Sequence[int]) -> None:
         """A new answer starts; `sequence` is its prompt."""
 
+    def unread(self, sequence: Sequence[int]) -> int:
+        """How many tokens a model would have to read before its first proposal; 0 where none can, or need."""
+
     def prefill(self, sequence: Sequence[int]) -> None:
         """Read the prompt ahead of the first proposal."""
 
@@ -32,6 +35,10 @@ class NoDrafter:
 
     def begin(self, sequence: Sequence[int]) -> None:
         """Nothing to prepare."""
+
+    def unread(self, sequence: Sequence[int]) -> int:
+        """Nothing."""
+        return 0
 
     def prefill(self, sequence: Sequence[int]) -> None:
         """Nothing to read."""
@@ -71,6 +78,10 @@ class ChainDrafter:
         """Every drafter is told of the prompt, whether it will be asked or not."""
         for drafter in self.drafters:
             drafter.begin(sequence)
+
+    def unread(self, sequence: Sequence[int]) -> int:
+        """By all of them together."""
+        return sum(drafter.unread(sequence) for drafter in self.drafters)
 
     def prefill(self, sequence: Sequence[int]) -> None:
         """Those with a model read the prompt ahead; the others have nothing to read."""

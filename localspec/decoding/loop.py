@@ -76,6 +76,7 @@ class Generation:
 
     def propose(self) -> Span:
         """First half: the span of this round, a piece of the prompt or the last id and a draft."""
+        self._reading_seconds = self._read_prompt()
         self._started = self._clock()
         self._round = self._rule.round(len(self.sequence))
         pending = self.sequence[len(self.session.tokens) :]
@@ -87,13 +88,22 @@ class Generation:
             # gives) do not depend on how much of the prompt was cached.
             self._draft = self._propose_draft()
             width = self._padded_width(1 + len(self._draft.tokens))
-        elif len(pending) <= size and self._controller.prefills_draft(self.num_prompt):
-            self._drafter.prefill(self.sequence)
         self._proposed = self._clock()
         if len(pending) > size:
             return self.session.span(pending[:size], num_logits=0)
         tokens = [*pending, *self._draft.tokens]
         return self.session.span(tokens, num_logits=len(self._draft.tokens) + 1, width=width)
+
+    def _read_prompt(self) -> float:
+        """Seconds in which the draft model read the prompt: once the first token is out, not before."""
+        if len(self.sequence) != self.num_prompt + 1:
+            return 0.0
+        started, most = self._clock(), self._sampler.params.max_tokens
+        if self._controller.prefills_draft(
+            self._drafter.unread(self.sequence), None if most is None else most - 1
+        ):
+            self._drafter.prefill(self.sequence)
+        return self._clock() - started
 
     def _propose_draft(self) -> Draft:
         plan = self._controller.plan(self._draft_limit(), len(self.session.tokens))
@@ -146,6 +156,7 @@ class Generation:
             draft_seconds=self._proposed - self._started,
             target_seconds=target_seconds,
             seconds=self._clock() - self._started,
+            reading_seconds=self._reading_seconds,
             logprobs=logprobs,
             batch=batch,
         )

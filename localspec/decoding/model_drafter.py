@@ -45,11 +45,15 @@ class ModelDrafter:
         self.session.align(sequence)
         self.stop = None
 
+    def unread(self, sequence: Sequence[int]) -> int:
+        """All but the last id, whose pass gives the first draft; 0 where they do not fit."""
+        pending = sequence[len(self.session.tokens) : -1]
+        return len(pending) if pending and self._can_read(pending) else 0
+
     def prefill(self, sequence: Sequence[int]) -> None:
         """Read all but the last id, whose pass gives the first draft."""
-        pending = sequence[len(self.session.tokens) : -1]
-        if pending and self._can_read(pending):
-            self.session.forward(pending, num_logits=0)
+        if num_unread := self.unread(sequence):
+            self.session.forward(sequence[-1 - num_unread : -1], num_logits=0)
 
     def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """One pass of the draft per token, as long as the plan says that it pays."""

@@ -29,6 +29,7 @@ class Step:
     batch: the whole pass, where other answers were in it too; None: this one was alone.
     num_accepted: drafted tokens that were committed, the first ones of `tokens`. An answer that ends among them has no
     token of the target's own in its last round.
+    reading_seconds: before the round, in which the draft model read the prompt; not part of `seconds`.
     logprobs: one for each of `tokens`, where they were asked for.
     """
 
@@ -45,6 +46,7 @@ class Step:
     seconds: float
     logprobs: tuple[TokenLogprob, ...] = ()
     batch: Batch | None = None
+    reading_seconds: float = 0.0
 
     @property
     def batch_width(self) -> int:
@@ -77,9 +79,9 @@ class Stats:
 
     tokens = accepted + recovered + bonus + plain: drafted ones that stand, those in the place of a refused one, those
     after a draft that stands whole, and those of rounds without a draft.
-    prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those
-    that the last prefill round committed. target_seconds and
-    draft_seconds are spent in forward passes and drafting, other_seconds is the rest.
+    prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those that the
+    last prefill round committed. target_seconds and draft_seconds are spent in forward passes and drafting (in which
+    the draft model reads the prompt too), other_seconds is the rest.
     draft_ended_at: tokens of prompt and answer after which the draft model drafted no more, None if it went on.
     plain_seconds: what plain decoding would have taken instead of decode_seconds, estimated from the costs of passes;
     None where they are not known, or a fixed length was drafted whatever it cost.
@@ -109,7 +111,7 @@ class Stats:
             self.prefill_seconds += step.seconds
             self.first_tokens += len(step.tokens)
         else:
-            self.decode_seconds += step.seconds
+            self.decode_seconds += step.seconds + step.reading_seconds
             if plain_seconds is not None:
                 self.plain_seconds = (self.plain_seconds or 0.0) + plain_seconds
         self.tokens += len(step.tokens)
@@ -120,7 +122,7 @@ class Stats:
         self.bonus += int(step.bonus)
         self.plain += int(step.plain)
         self.target_seconds += step.target_seconds
-        self.draft_seconds += step.draft_seconds
+        self.draft_seconds += step.draft_seconds + step.reading_seconds
         self.other_seconds += step.seconds - step.target_seconds - step.draft_seconds
 
     @property
