@@ -91,11 +91,14 @@ class AdaptiveController:
     def plain_seconds(self, step: Step) -> float:
         """What the fastest plain decoding known here would have taken for a round's tokens.
 
-        A round that drafted nothing is one of plain decoding, and no estimate; of others, what is not a pass of the
-        target is left out, so that no gain is made of it.
+        A round that drafted nothing is one of plain decoding, and no estimate. Of others the pass says how fast the
+        machine was just then, and the costs what part of it a pass over one token takes; all else in the round is left
+        out, so that no gain is made of it.
         """
-        estimate = len(step.tokens) * self.target.time(1, step.length)
-        return self.plain_share * (step.seconds - step.draft_seconds if step.plain else estimate)
+        if step.plain:
+            return self.plain_share * (step.seconds - step.draft_seconds)
+        part = self.target.plain_part(step.batch_width, step.length)
+        return self.plain_share * len(step.tokens) * part * step.batch_seconds
 
     def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """If what the draft model is likely to gain in the answer is worth the time in which it reads the prompt."""
