@@ -67,7 +67,7 @@ def test_a_new_answer_begins_as_the_first_one():
     assert all(
         control.predictors[MODEL].predict(c) == fresh.predictors[MODEL].predict(c) for c in CONFIDENCES
     )
-    assert (control.ledger, control.rate(0)) == (fresh.ledger, pytest.approx(1 / control.target.time(1)))
+    assert (control.ledger, control.rate(15, 0)) == (fresh.ledger, pytest.approx(1 / control.target.time(1)))
     assert tokens_to_the_next_probe(control) == FIRST_PROBE
 
 
@@ -103,19 +103,23 @@ def test_the_wait_for_a_probe_is_counted_in_tokens():
 def test_the_rate_is_what_is_reached_and_at_least_plain_decoding():
     control = controller()
     control.plan(15, 0)
-    control.observe(step(1, 2, 3, 4))
-    assert control.rate(0) == pytest.approx(4.0)
+    control.observe(step(1, 2, 3, 4, seconds=3.0))
+    assert control.rate(15, 0) == pytest.approx(4 / 3)
+    control.observe(
+        step(1, 2, 3, 4, 5, 6, 7, 8, seconds=1.0)
+    )  # luck: more than any draft is expected to give
+    assert 4 / 3 < control.rate(15, 0) < 12 / 4
     for _ in range(60):
         control.plan(15, 0)
         control.observe(step(1, seconds=3.0, target=1.0))
-    assert control.rate(0) == pytest.approx(1 / control.target.time(1))
+    assert control.rate(15, 0) == pytest.approx(1 / control.target.time(1))
 
 
 def test_a_piece_of_the_prompt_teaches_nothing():
     control = controller()
     for prefilled in (step(1, seconds=50.0, num_prefilled=40), step(seconds=50.0)):
         control.observe(prefilled)
-    assert control.target.time(1) == 1.0 and control.ledger.elapsed == 0.0 and control.rate(0) == 1.0
+    assert control.target.time(1) == 1.0 and control.ledger.elapsed == 0.0 and control.rate(15, 0) == 1.0
 
 
 @pytest.mark.parametrize(("draft", "taken"), [(0.9, True), (None, True), (0.05, False)])

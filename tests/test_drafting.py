@@ -191,7 +191,7 @@ def test_the_draft_model_reads_the_prompt_once_the_first_token_is_out():
 
 
 @pytest.mark.parametrize(
-    ("unread", "left", "reads"), [(0, 99, False), (4, None, True), (4, 1, False), (5000, None, False)]
+    ("unread", "left", "reads"), [(0, 99, False), (4, None, True), (30, 1, False), (5000, None, False)]
 )
 def test_a_prompt_is_read_by_the_draft_where_the_answer_can_pay_for_it(unread, left, reads):
     controller = AdaptiveController(CostTable({1: 1.0, 8: 1.5, 32: 4.0}), CostTable({1: 0.2, 32: 1.0}))

@@ -10,6 +10,9 @@ from localspec.gguf.figures import MAX_HEADS, MAX_LAYERS, MAX_SIZE, MAX_WINDOW, 
 from localspec.gguf.reader import Scalar
 from localspec.gguf.tensors import GGUFFault
 
+MAX_RATIO = 4096
+"""Tokens that one compressed entry of a cache stands for."""
+
 _DEMANDS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "afmoe": (("attention.sliding_window", 1, MAX_WINDOW),),
     "arwkv7": (("token_shift_count", 1, 1),),
@@ -26,7 +29,12 @@ _DEMANDS: dict[str, tuple[tuple[str, int, int], ...]] = {
     ),
     "minimax-m3": (("attention.indexer.block_size", 1, 1 << 16), ("attention.indexer.top_k", 0, MAX_SIZE)),
     "plamo2": (("ssm.group_count", 0, 0),),
-    "qwen4exp": (("hyper_connection.sinkhorn_iterations", 1, 1000),),
+    "qwen4exp": (
+        ("attention.compress_ratios", 0, MAX_RATIO),
+        ("hyper_connection.sinkhorn_iterations", 1, 1000),
+    ),
+    "rwkv6": (("token_shift_count", 2, 2), ("wkv.head_size", 1, MAX_SIZE)),
+    "rwkv7": (("token_shift_count", 2, 2), ("wkv.head_size", 1, MAX_SIZE)),
     "rwkv6qwen2": (("token_shift_count", 1, 1),),
 }
 """Architecture -> keys that must be there, and within these bounds."""
@@ -61,6 +69,8 @@ def check_architecture(figures: Figures, num_layers: int) -> None:
         raise GGUFFault("its granite_swa.attention.rope_pattern is 0, and positions turn in some layer")
     if architecture == "hrm_text":
         _check_stacks(figures, num_layers)
+    if architecture in ("qwen3vl", "qwen3vlmoe"):
+        figures.one("n_deepstack_layers", 0, 0, num_layers)
     if architecture == "nanbeige":
         figures.one("num_loops", 1, 1, MAX_LAYERS // num_layers)
     if architecture == "deepseek2-ocr":
