@@ -259,6 +259,7 @@ def test_json_is_one_object_with_everything() -> None:
         "sampling",
         "seed",
         "drafting",
+        "hint",
         "notice",
     ]
     assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == (

@@ -142,6 +142,15 @@ class Library(Protocol):
     def cache_types(self) -> Sequence[str]:
         """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
 
+    @property
+    def probe_entry(self) -> str:
+        """The function that a child process calls to load it, for `compute.probe.probe_in_child`."""
+
+    @property
+    def offer(self) -> str:
+        """What installing it would bring, as a clause; "" where it is installed, or needed, or where no wheel of it
+        exists for this system."""
+
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
         a reason, except for the reference, which must be there."""

@@ -48,11 +48,14 @@ class AdaptiveController:
 
     target, draft: costs, as far as they are known; draft is None without a draft model.
     max_width:     widest pass it may plan.
+    plain_share:   seconds of a token of the fastest plain decoding that is known here, which may be another library's,
+                   as a share of those of this one's.
     """
 
     target: CostTable
     draft: CostTable | None = None
     max_width: int = 32
+    plain_share: float = 1.0
     ledger: Ledger = field(default_factory=Ledger)
     predictors: dict[str, Buckets] = field(init=False)
     average: Average = field(init=False)
@@ -84,6 +87,18 @@ class AdaptiveController:
     def measured(self) -> bool:
         """Whether none of the costs it goes by is merely assumed."""
         return self.target.measured and (self.draft is None or self.draft.measured)
+
+    def plain_seconds(self, step: Step) -> float:
+        """What the fastest plain decoding known here would have taken for a round's tokens.
+
+        A round that drafted nothing is one of plain decoding, and no estimate. Of others the pass says how fast the
+        machine was just then, and the costs what part of it a pass over one token takes; all else in the round is left
+        out, so that no gain is made of it.
+        """
+        if step.plain:
+            return self.plain_share * (step.seconds - step.draft_seconds)
+        part = self.target.plain_part(step.batch_width, step.length)
+        return self.plain_share * len(step.tokens) * part * step.batch_seconds
 
     def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """If what the draft model is likely to gain in the answer is worth the time in which it reads the prompt."""
