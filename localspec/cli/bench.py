@@ -147,13 +147,13 @@ def _show(result: Mapping[str, Any]) -> None:
             _rate(figures["acceptance_rate"]),
             f"{figures['mean_acceptance_length']:.2f}",
             f"{figures['ttft_ms']:.0f} ms",
-            "/".join(f"{100 * share:.0f}" for share in figures["share"].values()),
+            "/".join(f"{100 * figures['share'][model]:.0f}" for model in ("target", "draft")),
             f"{len(figures['runs'])}, {figures['ended_by']}",
         )
         for name, figures in scenarios.items()
     ]
-    headings = ("", "plain", "localspec", "speedup (95 %)", "oracle", "accepted", "length", "first token",
-                "target/draft/other %", "runs, ended by")  # fmt: skip
+    headings = ("", "plain", "localspec", "speedup", "oracle", "accepted", "length", "first token",
+                "target/draft", "runs")  # fmt: skip
     show_table(headings, rows, title=f"{result['pair']}, tokens/s", err=True)
     if len(result["plain"]) > 1:
         _show_plain(scenarios)
