@@ -166,9 +166,9 @@ class Bench:
             begun = self._clock()
 
             def tick(share: float, run: int = run) -> None:
-                gone = (self._clock() - started) / options.max_seconds
-                share = min(max((run + share) / options.runs, gone), 1.0)
-                tell(f"run {run + 1} of at most {options.runs}", share)
+                gone = (self._clock() - started) / options.max_seconds if options.max_seconds else 0.0
+                done = max((run + share) / options.runs, gone)
+                tell(f"run {run + 1} of at most {options.runs}", min(done, 1.0))
 
             scenario.run(run, tick)
             longest = max(longest, self._clock() - begun)
