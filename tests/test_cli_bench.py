@@ -23,6 +23,7 @@ from localspec.decoding.costs import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context
+from localspec.llama.library import LlamaCpp
 from localspec.measure.bench import _Scenario
 
 from .fake_library import FakeLibrary
@@ -96,7 +97,7 @@ def test_plain_decoding_of_other_libraries_is_shown_where_there_are_some(
     models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = FakeLibrary(name="made-up.cpp")
-    monkeypatch.setattr("localspec.measure.lanes.libraries", lambda: (other,))
+    monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (LlamaCpp(), other))
     done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1", "--scenario", "code")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
@@ -105,7 +106,7 @@ def test_plain_decoding_of_other_libraries_is_shown_where_there_are_some(
     for expected in ("Plain decoding: tokens/s", "against plain decoding by made-up.cpp: mean"):
         assert expected in shown
     assert other.all_closed
-    monkeypatch.setattr("localspec.measure.lanes.libraries", lambda: ())
+    monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (LlamaCpp(),))
     done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1", "--scenario", "code")
     assert "against plain decoding" not in done.stderr
 

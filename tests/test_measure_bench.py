@@ -321,14 +321,13 @@ def test_plain_decoding_of_every_library_is_measured(
 ) -> None:
     first, second = FakeLibrary(build="one", name="one"), FakeLibrary(build="two", name="two")
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (first, second))
-    monkeypatch.setattr(laning, "libraries", lambda: (first, second))
     pair = write_pair(tmp_path)
     with LLM.from_files(*pair, n_ctx=512, threads=1) as llm:
         told: list[str] = []
-        with other_engines(llm.engine, told.append) as others:
-            assert [engine.library for engine in others] == [second] and not told
-            measured = bench(llm, whole(2), PROMPTS[1:], others=others)["code"]
-        assert all(weights.closed for weights in second.opened)
+        measured = bench(llm, whole(2), PROMPTS[1:], libraries=(first, second), notify=told.append)["code"]
+        assert len(first.opened) == 2 and not told, "its own weights are there already"
+        (weights,) = second.opened
+        assert weights.closed and weights.path == pair[0], "the target alone"
     assert first.all_closed and second.all_closed
     assert list(measured.plain) == ["one", "two"] and measured.own_plain == "one"
     assert len(of(log, "begin")) == 3 + 2 * 2 * 3
@@ -349,12 +348,11 @@ def test_a_library_that_cannot_is_left_out_and_one_that_fails_says_so(
     cannot = FakeLibrary(build="two", name="two", refuses=lambda metadata: "It is not installed.")
     full = FakeLibrary(build="three", name="three")
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (used, cannot, full))
-    monkeypatch.setattr(laning, "libraries", lambda: (used, cannot, full))
+    told: list[str] = []
     with LLM.from_files(*write_pair(tmp_path), n_ctx=512, threads=1) as llm:
         engine = llm.engine
         monkeypatch.setattr("localspec.engine.memory.free_memory", lambda: 1000)
-        told: list[str] = []
-        with other_engines(engine, told.append) as others:
+        with other_engines(engine, (used, cannot, full), told.append) as others:
             assert others == []
     (sentence,) = told
     assert sentence.startswith("Plain decoding by three is not measured: ") and "are free" in sentence
@@ -375,7 +373,7 @@ def test_a_report_has_exactly_the_keys_of_the_design(llm: LLM) -> None:
     for figures in result["scenarios"].values():
         assert set(figures) == SCENARIO_KEYS
         assert set(figures["plain"]["llama.cpp"]) == {
-            "tps", "tps_interval", "speedup", "speedup_interval", "ttft_ms"
+            "tps", "tps_interval", "speedup", "speedup_interval", "ttft_ms", "ttft_ratio", "ttft_ratio_interval",
         }  # fmt: skip
         for name in ("plain_tps", "localspec_tps", "speedup"):
             low, high = figures[f"{name}_interval"]
@@ -404,6 +402,7 @@ def made(*seconds: float, tokens: int = 10, **rest: Any) -> Record:
     """Runs of one text of one segment."""
     return Record(
         {Place(0, run, 0): Segment(tokens, one) for run, one in enumerate(seconds)},
+        {Place(0, run, 0): Segment(1, one) for run, one in enumerate(seconds)},
         [tally(one, tokens, **rest) for one in seconds],
     )
 
@@ -423,6 +422,7 @@ def test_figures_are_of_all_runs_together_and_against_the_fastest_plain() -> Non
     assert (figures["oracle_speedup"], figures["oracle_share"]) == (5.0, 0.8)
     assert figures["ttft_ms"] == 1000 * median([1.0, 1.1, 0.9])
     assert figures["plain"]["own"]["ttft_ms"] == 4000.0
+    assert figures["plain"]["own"]["ttft_ratio"] == 0.25
     assert figures["runs"][1] == {"plain_tps": 4.55, "localspec_tps": 9.09, "tokens": 10}
     assert figures["fixed"]["3"]["speedup"] == 0.25
     assert figures["ended_by"] == "time"

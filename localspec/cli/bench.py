@@ -106,7 +106,8 @@ def bench(
     Beside each speedup stands its 95 % interval; it is against the fastest plain decoding of the libraries there are.
     Prints a table and the progress on standard error, and the result as one line of JSON on standard output.
     Built-in scenarios: code, edit, technical, creative, math, summary, chat, rag. A line of a prompts file is
-    {"scenario", "user", "system"} or {"question_id", "category", "turns"}. Leave the machine alone meanwhile.
+    {"scenario", "user", "system"} or {"question_id", "category", "turns"}. What else runs on
+    the machine disturbs both sides alike, and makes the intervals wider.
     """
     options.check()
     lengths = _lengths(str(options.draft_tokens))
@@ -115,15 +116,17 @@ def bench(
 
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
     with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+        from localspec.engine.libraries import libraries
         from localspec.measure.bench import Bench, BenchOptions
-        from localspec.measure.lanes import other_engines
         from localspec.measure.report import report
 
         costs = None if llm.engine.no_draft_reason else costs_of(llm, quiet=quiet)
         bench_options = BenchOptions(options.sampling(), runs, lengths, precision, max_time)
         tell = (lambda _sentence: None) if quiet else say
-        with other_engines(llm.engine, tell) as others, progress_of(quiet) as progress:
-            bench = Bench(llm, bench_options, costs=costs, others=others, progress=progress)
+        with progress_of(quiet) as progress:
+            bench = Bench(
+                llm, bench_options, costs=costs, libraries=libraries(), notify=tell, progress=progress
+            )
             measured = dict(bench.run(chosen))
         result = report(opening.pair_title(options, llm), llm, measured)
     if not quiet:
@@ -179,7 +182,9 @@ def _show_plain(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _plain(figures: Mapping[str, Any]) -> str:
-    return f"{_tps(figures)} {figures['ttft_ms']:.0f} ms {_with_interval(figures, 'speedup')}"
+    return (
+        f"{_with_interval(figures, 'tps')} {figures['ttft_ms']:.0f} ms {_with_interval(figures, 'speedup')}"
+    )
 
 
 def _show_fixed(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
@@ -196,18 +201,11 @@ def _fixed(figures: Mapping[str, Any]) -> str:
 
 
 def _with_interval(figures: Mapping[str, Any], name: str) -> str:
-    """A speedup, such as 1.31x (1.28-1.34)."""
+    """A figure and its interval, such as 1.31x (1.28-1.34) for a speedup and 14.2 (13.9-14.5) for a speed."""
+    form, unit = (".1f", "") if name == "tps" else (".2f", "x")
     interval = figures[f"{name}_interval"]
-    between = "?" if interval is None else f"{interval[0]:.2f}-{interval[1]:.2f}"
-    return f"{figures[name]:.2f}x ({between})"
-
-
-def _tps(figures: Mapping[str, Any]) -> str:
-    """Tokens per second, such as 14.2 +-0.3."""
-    interval = figures["tps_interval"]
-    return f"{figures['tps']:.1f} +-" + (
-        "?" if interval is None else f"{(interval[1] - interval[0]) / 2:.1f}"
-    )
+    between = "?" if interval is None else "-".join(format(bound, form) for bound in interval)
+    return f"{figures[name]:{form}}{unit} ({between})"
 
 
 def _rate(rate: float | None) -> str:

@@ -7,23 +7,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
+from localspec.compute.library import Library
 from localspec.decoding.calibrate import calibrate
 from localspec.decoding.control import FixedLength
 from localspec.decoding.params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.measured_costs import Costs
+from localspec.engine.options import Notify
 from localspec.llm import LLM
 from localspec.measure.interleave import interleave
 from localspec.measure.interval import Estimate, Place, Segment, ratio
-from localspec.measure.lanes import AnswerLane
+from localspec.measure.lanes import AnswerLane, other_engines
 from localspec.measure.oracle import oracle_speedup
 from localspec.measure.prompts import Prompt
 from localspec.measure.timing import Clock, Tally
 from localspec.measure.trace import Trace, record
 from localspec.text.prompt import render_prompt
 
-LOCALSPEC = "auto"
-WARM_UP_PROMPT, WARM_UP = 32, 4
+OFF, LOCALSPEC = "off", "auto"
+WARM_UP_PROMPT, WARM_UP = 8, 4
 """Tokens of the short answer that comes before the first measured one, and at most of the prompt it is to."""
 RUNS, TIME = "runs", "time"
 PRECISION = "precision"
@@ -64,9 +66,14 @@ class BenchOptions:
 
 @dataclass
 class Record:
-    """One way of decoding in one scenario: its segments, and each run's answers as one."""
+    """One way of decoding in one scenario.
+
+    segments: behind the first tokens. firsts: the first token of each answer, with the reading of its prompt.
+    tallies: each run's answers as one.
+    """
 
     segments: dict[Place, Segment] = field(default_factory=dict)
+    firsts: dict[Place, Segment] = field(default_factory=dict)
     tallies: list[Tally] = field(default_factory=list)
 
 
@@ -92,6 +99,10 @@ class Measured:
         """Of a mode against plain decoding by a library."""
         return ratio(self.plain[library].segments, self.drafted[mode].segments)
 
+    def ttft_ratio(self, library: str) -> Estimate:
+        """Localspec's time to the first token / that of plain decoding by a library."""
+        return ratio(self.drafted[LOCALSPEC].firsts, self.plain[library].firsts)
+
 
 class Bench:
     """Measures scenario by scenario.
@@ -100,7 +111,8 @@ class Bench:
     answers of plain decoding in the first run are the history of every later turn, so all lanes get the same ids.
 
     costs:    of passes on this machine, for the oracle; measured on the way where not given.
-    others:   engines of other libraries with the same target, whose plain decoding is measured too.
+    libraries: all whose plain decoding is measured, besides the one that drafts, as far as they can compute the target
+              and there is room. notify: told in a sentence of one that is left out.
     progress: told at every round of turns.
     """
 
@@ -110,14 +122,15 @@ class Bench:
         options: BenchOptions,
         *,
         costs: Costs | None = None,
-        others: Sequence[Engine] = (),
+        libraries: Sequence[Library] = (),
+        notify: Notify = lambda sentence: None,
         progress: Progress = lambda label, share: None,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._llm = llm
         self._options = options
         self._costs = costs
-        self._others = others
+        self._libraries, self._notify = libraries, notify
         self._progress = progress
         self._clock = clock
 
@@ -141,15 +154,18 @@ class Bench:
                 yield name, scenario.measured(self._oracle(engine, scenario.traces), ended_by)
 
     def _open(self, engine: Engine, opened: ExitStack) -> Lanes:
-        """Plain decoding first; each lane on contexts of its own, on weights that are there once for a library."""
+        """Each lane on contexts of its own, on weights that are there once for a library; plain decoding first.
+
+        Raises `MemoryShort` where the lanes of the engine's own library do not fit.
+        """
         own = engine.library.name
-        lanes: Lanes = {}
-        for plain in (engine, *self._others):
-            branch = opened.enter_context(closing(plain.branch(with_draft=False)))
-            lanes[plain.library.name, "off"] = AnswerLane(branch, FixedLength(0), "off", self._clock)
+        plain = opened.enter_context(closing(engine.branch(with_draft=False)))
+        lanes: Lanes = {(own, OFF): AnswerLane(plain, self._llm.controller(OFF), OFF, self._clock)}
         for mode in self._options.modes:
             branch = opened.enter_context(closing(engine.branch()))
             lanes[own, mode] = AnswerLane(branch, self._llm.controller(mode), mode, self._clock)
+        for other in opened.enter_context(other_engines(engine, self._libraries, self._notify)):
+            lanes[other.library.name, OFF] = AnswerLane(other, FixedLength(0), OFF, self._clock)
         return lanes
 
     def _warm_up(self, engine: Engine, lanes: Lanes, prompt: Prompt) -> None:
@@ -237,14 +253,16 @@ class _Scenario:
         for name, segments in found.items():
             kept = self._records[name]
             kept.segments |= {place._replace(number=number): one for number, one in segments.items()}
-            kept.tallies[place.run].add(self._lanes[name].timing())
+            timing = self._lanes[name].timing()
+            kept.firsts[place] = Segment(1, timing.ttft)
+            kept.tallies[place.run].add(timing)
         if place.run == 0:
-            completion = self._lanes[engine.library.name, "off"].timing().completion
+            completion = self._lanes[engine.library.name, OFF].timing().completion
             history.append(completion.text.replace("\0", ""))  # a prompt may hold no NUL
             self.traces.append(record(engine, params, ids, completion.ids))
 
     def measured(self, oracle: float, ended_by: str) -> Measured:
         """What there is by now."""
-        plain = {library: found for (library, mode), found in self._records.items() if mode == "off"}
-        drafted = {mode: found for (_, mode), found in self._records.items() if mode != "off"}
+        plain = {library: found for (library, mode), found in self._records.items() if mode == OFF}
+        drafted = {mode: found for (_, mode), found in self._records.items() if mode != OFF}
         return Measured(oracle, plain, drafted, ended_by)

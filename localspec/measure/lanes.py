@@ -10,10 +10,10 @@ from dataclasses import replace
 from localspec.answers.answering import answer_chunks, make_request
 from localspec.answers.queue import Ticket
 from localspec.answers.request import Chunk, Completion
+from localspec.compute.library import Library
 from localspec.decoding.control import Controller
 from localspec.decoding.params import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.libraries import libraries
 from localspec.errors import DecodeCancelled, LocalspecError
 from localspec.measure.interval import Segment
 from localspec.measure.timing import Clock, Timing, inside
@@ -97,15 +97,17 @@ class AnswerLane:
 
 
 @contextmanager
-def other_engines(engine: Engine, notify: Callable[[str], None]) -> Iterator[list[Engine]]:
-    """The target alone, loaded by every other library that can compute it; freed at the end of the block.
+def other_engines(
+    engine: Engine, libraries: Sequence[Library], notify: Callable[[str], None]
+) -> Iterator[list[Engine]]:
+    """The engine's target alone, loaded by each other library that can compute it; freed at the end of the block.
 
     notify: told of a library that is there and left out.
     """
     target, options = engine.target.weights.metadata, replace(engine.asked, no_draft=True)
     with ExitStack() as opened:
         found = []
-        for library in libraries():
+        for library in libraries:
             if library.name == engine.library.name or library.refusal(target):
                 continue
             try:

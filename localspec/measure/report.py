@@ -50,6 +50,7 @@ def scenario_figures(measured: Measured) -> dict[str, Any]:
     """Speeds over all runs together, as are acceptance and shares; `fixed` is there where it was asked for.
 
     oracle_share: of the oracle's speedup, which is against the plain decoding of the library that drafts.
+    ttft_ratio: localspec's time to the first token / that of plain decoding.
     """
     against = fastest(measured)
     plain, ours = measured.plain[against], measured.drafted[LOCALSPEC]
@@ -92,6 +93,7 @@ def _plain(measured: Measured, library: str) -> dict[str, Any]:
         **_figure("tps", rate(found.segments), 2),
         **_figure("speedup", measured.speedup(LOCALSPEC, library)),
         "ttft_ms": _ttft_ms(found),
+        **_figure("ttft_ratio", measured.ttft_ratio(library)),
     }
 
 
