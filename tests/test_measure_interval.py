@@ -97,6 +97,22 @@ def test_intervals_of_a_single_text_hold_the_truth_too(runs: int) -> None:
         assert sum(one.interval[0] <= true <= one.interval[1] for one in estimates) >= LEAST
 
 
+@pytest.mark.parametrize("drift", [steady, walk], ids=lambda drift: drift.__name__)
+def test_stopping_where_it_is_precise_does_not_make_intervals_too_narrow(drift: Drift) -> None:
+    inside = 0
+    for seed in range(BENCHES):
+        one, runs, found = machine(drift, seed), 0, Estimate(0.0)
+        before: dict[Place, Segment] = {}
+        after: dict[Place, Segment] = {}
+        while found.half_width > 0.02 and runs < 12:
+            for kept, new in zip((before, after), simulate(one, 1.3, texts=1, runs=1), strict=True):
+                kept.update({place._replace(run=runs): segment for place, segment in new.items()})
+            found, runs = ratio(before, after), runs + 1
+        assert found.half_width <= 0.02
+        inside += found.interval[0] <= 1.3 <= found.interval[1]
+    assert inside >= LEAST
+
+
 @pytest.mark.parametrize("drift", DRIFTS, ids=lambda drift: drift.__name__)
 def test_three_percent_are_told_apart_on_every_drifting_machine(drift: Drift) -> None:
     """Bursts double the time of whole segments: what they cost in runs, the interval says."""
