@@ -159,6 +159,7 @@ def test_lanes_take_turns_on_the_same_stretch_of_text_and_each_begins_with_anoth
             return self.done >= 40
 
         def begin(self) -> None:
+            assert told == [0], "it is said before a prompt is read"
             assert not self.begun
             self.begun = True
             log.append((self.name, -1))
@@ -171,8 +172,8 @@ def test_lanes_take_turns_on_the_same_stretch_of_text_and_each_begins_with_anoth
                 self.done += self.step
             return Segment(self.done - before, 1.0) if self.done > before else None
 
-    lanes = {"a": Lane("a", 1), "b": Lane("b", 5), "c": Lane("c", 20)}
     told: list[int] = []
+    lanes = {"a": Lane("a", 1), "b": Lane("b", 5), "c": Lane("c", 20)}
     found = interleave(lanes, 1, told.append)
     assert log[:3] == [("b", -1), ("c", -1), ("a", -1)]
     assert log[3:9] == [("b", 16), ("c", 16), ("a", 16), ("c", 32), ("a", 32), ("b", 32)]
@@ -182,7 +183,7 @@ def test_lanes_take_turns_on_the_same_stretch_of_text_and_each_begins_with_anoth
         "b": {0: 20, 1: 15, 2: 5},
         "c": {0: 20, 1: 20},
     }
-    assert told == [0, TOKENS, 2 * TOKENS]
+    assert told == [0, TOKENS, 2 * TOKENS, 3 * TOKENS]
 
 
 # The arithmetic

@@ -40,18 +40,20 @@ def interleave(
 ) -> dict[Name, dict[int, Segment]]:
     """Let all lanes answer to their ends; their segments by number, which stands for the same place of the text.
 
-    shift: which lane comes first at first. tick: told at each round of turns how many tokens there are.
+    shift: which lane comes first at first. tick: told how many tokens there are, at first and behind each round
+    of turns.
     """
     names = list(lanes)
     found: dict[Name, dict[int, Segment]] = {name: {} for name in names}
+    tick(0)
     for name in turns(names, shift):
         lanes[name].begin()
     number = 0
     while not all(lane.ended for lane in lanes.values()):
-        tick(number * TOKENS)
         for name in turns(names, shift + number):
             segment = None if lanes[name].ended else lanes[name].go_on((number + 1) * TOKENS)
             if segment is not None:
                 found[name][number] = segment
         number += 1
+        tick(number * TOKENS)
     return found
