@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -222,6 +223,28 @@ class Engine:
         self.prefixes.clear()
         for session in self.sessions.values():
             session.rollback(0)
+
+    def branch(self, *, with_draft: bool = True) -> Engine:
+        """An engine with contexts of its own on the same weights, stopped by the same flag. Close it before this one.
+
+        Raises `MemoryShort` or `ModelLoadError`.
+        """
+        other = copy.copy(self)
+        other.prefixes = KeptPrefixes(0, 0)
+        if not with_draft:
+            other.no_draft_reason = self.no_draft_reason or "asked for"
+        models = [self.target] if self.draft is None or not with_draft else [self.target, self.draft]
+        if self.options.check_memory:
+            loads = [Load(one.weights.metadata, one.options, one.weights.gpu_layers) for one in models]
+            check_memory(loads, loaded=True)
+        with ExitStack() as opened:
+            other.target, *drafts = (self._context(one.weights, one.options, opened) for one in models)
+            other.draft = drafts[0] if drafts else None
+            other.session = Session(other.target, min_width=self.session.min_width)
+            other._prepare()
+            other._free = weakref.finalize(other, opened.pop_all().close)
+            other._free.atexit = False
+        return other
 
     def describe(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
