@@ -171,6 +171,10 @@ class FakeContext:
         last = len(cells) - span.num_padding
         return [self.weights.row(cell) for cell in cells[last - span.num_logits : last]]
 
+    def set_threads(self, count: int) -> None:
+        assert not self.closed and count >= 1
+        self.threads = count
+
     def length(self, sequence_id: int = 0) -> int:
         return len(self._cells[sequence_id])
 

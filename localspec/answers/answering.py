@@ -187,7 +187,9 @@ class _Answer:
 
     def take(self, step: Step) -> Chunk | None:
         """What a round committed; None for one that read a piece of the prompt."""
+        threads = self._engine.target.threads
         self._stats.add(step, None if self._adaptive is None else self._adaptive.plain_seconds(step))
+        self._stats.threads = min(self._stats.threads or threads, threads)
         if not step.tokens:
             return None
         ids = self._text.take_ids()

@@ -47,7 +47,7 @@ class Context(session.Context, session.Saving, Protocol):
 
     @property
     def threads(self) -> int:
-        """CPU threads of a pass: those of the options, else the machine's physical cores."""
+        """CPU threads of the next pass: at first those of the options, else the machine's physical cores."""
 
     @property
     def can_cut(self) -> bool:
@@ -60,6 +60,9 @@ class Context(session.Context, session.Saving, Protocol):
     @property
     def decode_seconds(self) -> float:
         """Seconds spent inside passes so far."""
+
+    def set_threads(self, count: int) -> None:
+        """Give the passes from now on so many threads. For whoever has the context, between two passes."""
 
     def close(self) -> None:
         """Free the memory."""

@@ -82,6 +82,7 @@ class Stats:
     prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those that the
     last prefill round committed. target_seconds and draft_seconds are spent in forward passes and drafting (in which
     the draft model reads the prompt too), other_seconds is the rest.
+    threads: CPU threads of the target's passes, the fewest where their number changed; None before the first.
     draft_ended_at: tokens of prompt and answer after which the draft model drafted no more, None if it went on.
     plain_seconds: what plain decoding would have taken instead of decode_seconds, estimated from the costs of passes;
     None where they are not known, or a fixed length was drafted whatever it cost.
@@ -102,6 +103,7 @@ class Stats:
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     other_seconds: float = 0.0
+    threads: int | None = None
     draft_ended_at: int | None = None
     plain_seconds: float | None = None
 
