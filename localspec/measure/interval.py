@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 0.95
-RATIO_LAGS, RATE_LAGS = 2, 8
+RATIO_LAGS, RATE_LAGS = 2, 4
 """Segments over which noise is taken to last: a neighbour disturbs both sides of a ratio, but a speed for long."""
 
 
