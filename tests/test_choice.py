@@ -152,7 +152,7 @@ def test_a_library_that_does_not_run_here_is_refused_or_passed_over(
     def usable(library: Library, _home: Path | None) -> str:
         return "It crashed beside the other." if library.key == "ik" else ""
 
-    monkeypatch.setattr(choice, "usable", usable)
+    monkeypatch.setattr(choice, "why_not_together", usable)
     with pytest.raises(BackendError, match="It crashed beside the other"):
         load(files, tmp_path, library="ik")
     with load(files, tmp_path) as llm:

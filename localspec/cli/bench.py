@@ -116,8 +116,8 @@ def bench(
 
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
     with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
-        from localspec.engine.libraries import libraries
         from localspec.measure.bench import Bench, BenchOptions
+        from localspec.measure.lanes import trusted_libraries
         from localspec.measure.report import report
 
         costs = None if llm.engine.no_draft_reason else costs_of(llm, quiet=quiet)
@@ -125,7 +125,12 @@ def bench(
         tell = (lambda _sentence: None) if quiet else say
         with progress_of(quiet) as progress:
             bench = Bench(
-                llm, bench_options, costs=costs, libraries=libraries(), notify=tell, progress=progress
+                llm,
+                bench_options,
+                costs=costs,
+                libraries=trusted_libraries(llm.engine, tell),
+                notify=tell,
+                progress=progress,
             )
             measured = dict(bench.run(chosen))
         result = report(opening.pair_title(options, llm), llm, measured)

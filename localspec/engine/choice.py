@@ -23,10 +23,10 @@ from localspec.engine.libraries import (
     libraries,
     library_for,
     refusals_of,
-    usable,
 )
 from localspec.engine.measured_costs import Costs, kept_costs
 from localspec.engine.options import TARGET_ROWS, EngineOptions, Notify
+from localspec.engine.together import why_not_together
 from localspec.engine.trust import Comparison, compare, forget, known_comparison
 from localspec.errors import (
     BackendError,
@@ -257,7 +257,7 @@ def _chosen(
     """compare: compares a library with the reference now; None: only what is known counts."""
     first = library_for(target, draft, options.library)
     if options.library != AUTO:
-        if compare is not None and (reason := usable(first, home)):
+        if compare is not None and (reason := why_not_together(first, home)):
             raise BackendError(reason, ANOTHER)
         return Choice(first, "asked for")
     other = next((library for library in libraries() if library.key in LIKELY), first)
@@ -268,7 +268,7 @@ def _chosen(
     if why := contest.hopeless or ("" if compare is None else contest.refusals(compared=found is not None)):
         return Choice(first, why)
     if compare is not None:
-        if reason := usable(other, home):
+        if reason := why_not_together(other, home):
             return Choice(
                 first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",)
             )

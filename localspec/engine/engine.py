@@ -258,8 +258,13 @@ class Engine:
         with ExitStack() as opened:
             other.target, *drafts = (self._context(one.weights, one.options, opened) for one in models)
             other.draft = drafts[0] if drafts else None
-            other.session = Session(other.target, min_width=self.session.min_width)
+            other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)
             other._prepare()
+            if self.threads is not None:
+                for context in (other.target, *drafts):
+                    if not context.weights.gpu_layers:
+                        self.threads.govern(context)
+                        opened.callback(self.threads.release, context)
             other._free = weakref.finalize(other, opened.pop_all().close)
             other._free.atexit = False
         return other

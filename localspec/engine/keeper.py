@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +42,10 @@ log = logging.getLogger(__name__)
 
 def _ignore(sentence: str) -> None:
     pass
+
+
+Tables = tuple[CostTable, CostTable | None]
+"""Of the target and of the draft."""
 
 
 @dataclass(frozen=True)
@@ -259,11 +264,11 @@ class EngineKeeper:
             costs.draft,
             max_width=engine.target.n_outputs,
             threads=engine.threads,
-            costs_for=self._tables,
+            costs_for=_weakly(self._tables),
         )
         return self.adaptive
 
-    def _tables(self, threads: int) -> tuple[CostTable, CostTable | None]:
+    def _tables(self, threads: int) -> Tables:
         """What passes with so many threads cost."""
         costs = self._costs_with(threads)
         return costs.target, costs.draft
@@ -337,6 +342,18 @@ class EngineKeeper:
         if self._engine is not None and self._costs is not None:
             for costs in (self._costs, *self._fewer.values()):
                 keep_costs(self._engine, costs, self.order.home)
+
+
+def _weakly(method: Callable[[int], Tables]) -> Callable[[int], Tables]:
+    """A method of an object that nobody else holds is never called again, and must not hold it itself."""
+    reference = weakref.WeakMethod(method)
+
+    def call(threads: int) -> Tables:
+        found = reference()
+        assert found is not None, "the controller is used by whoever holds the keeper"
+        return found(threads)
+
+    return call
 
 
 def _or_other_threads(ended: Callable[[], bool], control: ThreadControl | None, count: int) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OFFER = (
     "with it passes over several tokens take less time on many processors, so that drafting pays more often"
 )
-_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. Choose --library llama for a GPU."
+_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. Let llama.cpp use the GPU."
 
 ARCHITECTURES = frozenset({
     "arctic", "baichuan", "bailingmoe2", "bloom", "chatglm", "codeshell", "cohere2", "command-r", "dbrx",

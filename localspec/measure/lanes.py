@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from localspec.answers.answering import answer_chunks, make_request
 from localspec.answers.queue import Ticket
@@ -14,7 +15,11 @@ from localspec.compute.library import Library
 from localspec.decoding.control import Controller
 from localspec.decoding.params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.engine.libraries import installed, libraries, reference
+from localspec.engine.together import why_not_together
+from localspec.engine.trust import known_comparison
 from localspec.errors import DecodeCancelled, LocalspecError
+from localspec.gguf.metadata import Metadata
 from localspec.measure.interval import Segment
 from localspec.measure.timing import Clock, Timing, inside
 
@@ -98,7 +103,7 @@ class AnswerLane:
 
 @contextmanager
 def other_engines(
-    engine: Engine, libraries: Sequence[Library], notify: Callable[[str], None]
+    engine: Engine, others: Sequence[Library], notify: Callable[[str], None]
 ) -> Iterator[list[Engine]]:
     """The engine's target alone, loaded by each other library that can compute it; freed at the end of the block.
 
@@ -107,7 +112,7 @@ def other_engines(
     target, options = engine.target.weights.metadata, replace(engine.asked, no_draft=True)
     with ExitStack() as opened:
         found = []
-        for library in libraries:
+        for library in others:
             if library.name == engine.library.name or library.refusal(target):
                 continue
             try:
@@ -118,3 +123,31 @@ def other_engines(
             opened.callback(other.close)
             found.append(other)
         yield found
+
+
+def trusted_libraries(
+    engine: Engine, notify: Callable[[str], None], home: Path | None = None
+) -> list[Library]:
+    """Those that run here and, as far as is known, compute the engine's target as the reference does.
+
+    notify: told of one that is installed and left out. home: where verdicts are kept.
+    """
+    target, found = engine.target.weights.metadata, []
+    for library in libraries():
+        if (
+            library is not reference()
+            and installed(library)
+            and (why := _distrust(target, engine, library, home))
+        ):
+            notify(f"Plain decoding by {library.name} is not measured: {why}.")
+        elif library is reference() or installed(library):
+            found.append(library)
+    return found
+
+
+def _distrust(target: Metadata, engine: Engine, library: Library, home: Path | None) -> str:
+    """Why it shall not compute this file, or ""."""
+    if reason := why_not_together(library, home):
+        return reason.rstrip(".")
+    found = known_comparison(target, engine.asked, library, home)
+    return "" if found is None or found.trusted else found.figures
