@@ -193,6 +193,11 @@ class LLM:
         return self._keeper.drafting
 
     @property
+    def hint(self) -> str:
+        """What would let the draft model pay, in a sentence; "" where it can, or where there is none."""
+        return self._keeper.hint
+
+    @property
     def template(self) -> ChatTemplate:
         """The target's chat template."""
         with self.using() as engine:

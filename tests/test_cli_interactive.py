@@ -361,6 +361,16 @@ def test_a_hint_is_given_once_in_a_conversation_and_stands_among_the_figures(
     assert "Do this." not in capsys.readouterr().err
 
 
+def test_what_was_said_at_the_start_is_not_said_again(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = Completion.__init__
+    monkeypatch.setattr(Completion, "__init__", lambda self, **fields: true(self, **fields, hint="Do this."))
+    for hint, times in (("Do this.", 0), ("", 1)):
+        Chat(FakeLLM(hint=hint), parsed()).run(reader(("a", "b")))  # type: ignore[arg-type]
+        assert capsys.readouterr().err.count("Do this.") == times
+
+
 def test_the_speedup_is_said_where_it_is_known_and_something_was_drafted() -> None:
     def line(**counts: Any) -> str:
         stats = Stats(tokens=41, first_tokens=1, rounds=20, decode_seconds=4.0, **counts)

@@ -119,6 +119,19 @@ def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: py
         for draft_tokens in ("off", 3):
             other = llm.generate("ab", temperature=0, max_tokens=40, draft_tokens=draft_tokens)
             assert (other.stats.plain_seconds, other.hint) == (None, "")
+        assert (llm.hint, llm.warnings) == ("", ())
+    costly = Costs(CostTable(COSTLY), CostTable({1: 0.2, 32: 0.4}))
+    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: costly)
+    monkeypatch.setattr(drafting_status, "libraries", lambda: [Absent()])
+    pair = write_pair(tmp_path)
+    offer = (
+        "ik-llama-cpp-python is not installed: with it all is well: pip install 'ik-llama-cpp-python==0.1.5'."
+    )
+    for files, further, hint in ((pair, {}, offer), (pair, {"draft_tokens": 2}, ""), (pair[:1], {}, "")):
+        with LLM.from_files(*files, **options, **further) as llm:
+            assert llm.hint == hint
+            llm.unload()
+            assert llm.hint == ""
     assumed = CostTable(CHEAP, certainty=dict.fromkeys(CHEAP, 0.0))
     monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: Costs(assumed, known.draft))
     with LLM.from_files(*write_pair(tmp_path), **options) as llm:

@@ -116,6 +116,19 @@ def test_what_the_moment_did_is_known_for_this_process_only(
     assert why_not_together(library, tmp_path) == ""
 
 
+def test_trying_again_corrects_what_is_known_and_makes_no_folder(tmp_path: Path) -> None:
+    library, home = Made("fine"), tmp_path / "home"
+    assert why_not_together(library, home, redo=True) == ""
+    assert not home.exists()
+    library.entry = "crashing"
+    assert why_not_together(library, home) == CRASHED
+    library.entry = "fine"
+    assert why_not_together(library, home) == CRASHED
+    assert why_not_together(library, home, redo=True) == ""
+    library.entry = "crashing"
+    assert why_not_together(library, home) == ""
+
+
 def test_another_build_or_machine_is_tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_together(Made("crashing"), tmp_path) == CRASHED
     other = Made("fine", build="fake 2")

@@ -76,7 +76,7 @@ class Chat:
         self._quiet = quiet
         self._announced = ""
         self._last: Completion | None = None
-        self._hints = {""}
+        self._hints = {"", llm.hint}
         self._leaving = False
 
     def run(self, read: Callable[[], str]) -> None:

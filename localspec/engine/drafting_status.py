@@ -59,6 +59,16 @@ def drafting_hint(
         return ""
     if (slowed := controller.target.slowed) >= BUSY:
         return f"The machine is busy: passes take {slowed:.1f} times as long as on the calm machine."
+    if reason := standing_hint(engine, controller):
+        return reason
+    cooler = ", and a lower temperature is too" if temperature > 0 else ""
+    return f"This text was hard to guess: code, edits and summaries are easier{cooler}."
+
+
+def standing_hint(engine: Engine, controller: AdaptiveController | None) -> str:
+    """What would let drafting pay whatever is asked, in a sentence; "" where it can pay as it is, or not at all."""
+    if controller is None or engine.no_draft_reason:
+        return ""
     pays = engine.draft is not None and controller.can_pay(0)
     offered = next((library for library in libraries() if library.offer), None)
     if offered and not pays and engine.target.weights.gpu_layers == 0:
@@ -72,5 +82,4 @@ def drafting_hint(
             "Passes over several tokens cost much with this file here: a target in another format, "
             "or a larger one with this draft, may gain more."
         )
-    cooler = ", and a lower temperature is too" if temperature > 0 else ""
-    return f"This text was hard to guess: code, edits and summaries are easier{cooler}."
+    return ""

@@ -18,7 +18,7 @@ from localspec.decoding.costs import CostTable
 from localspec.decoding.threads import ThreadControl
 from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
 from localspec.engine.draft_copy import improved_engine, load_engine
-from localspec.engine.drafting_status import describe_drafting
+from localspec.engine.drafting_status import describe_drafting, standing_hint
 from localspec.engine.engine import Engine, facts_of
 from localspec.engine.idle_costs import IdleCalibration
 from localspec.engine.measured_costs import (
@@ -231,6 +231,14 @@ class EngineKeeper:
         if engine is None:
             return self._described[1]
         return describe_drafting(engine, self.adaptive, self.order.draft_tokens)
+
+    @property
+    def hint(self) -> str:
+        """What would let the draft model pay, in a sentence; "" where it can, or where none is loaded."""
+        engine = self._present()
+        if engine is None or engine.draft is None or self.order.draft_tokens != "auto":
+            return ""
+        return standing_hint(engine, self.adaptive)
 
     def _present(self) -> Engine | None:
         """The engine if it is loaded. Raises `EngineClosed` after `close`."""

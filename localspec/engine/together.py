@@ -32,7 +32,8 @@ _tried: dict[str, str] = {}
 def why_not_together(library: Library, home: Path | None = None, *, redo: bool = False) -> str:
     """Why it is passed over here, in a sentence, or "". Takes a second where it is not known yet.
 
-    redo: try again, whatever is known. Raises `LoadCancelled` where the load that runs in this thread is cancelled.
+    redo: try again, whatever is known; localspec's folder is then not made for it. Raises `LoadCancelled` where the
+    load that runs in this thread is cancelled.
     """
     first = reference()
     if library is first:
@@ -41,7 +42,8 @@ def why_not_together(library: Library, home: Path | None = None, *, redo: bool =
         facts: dict[str, object] = {"builds": [first.build, library.build], "machine": this_machine()}
     except BackendError as error:
         return error.message
-    kept, key = Measurements((home or default_home()) / "together", FORMAT), repr((home, facts))
+    folder = home or default_home()
+    kept, key = Measurements(folder / "together", FORMAT), repr((folder, facts))
     if not redo:
         known = (kept.find(facts) or {}).get("reason", _tried.get(key))
         if isinstance(known, str):
@@ -50,7 +52,7 @@ def why_not_together(library: Library, home: Path | None = None, *, redo: bool =
     reason = _reason(first, library, probes)
     if probes[0].code in _PASSING:
         _tried[key] = reason
-    else:
+    elif not redo or folder.exists():
         kept.keep(facts, {"reason": reason})
     return reason
 
