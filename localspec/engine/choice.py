@@ -263,7 +263,7 @@ def _chosen(
     other = next((library for library in libraries() if library.key in LIKELY), first)
     if other is first or not installed(other):
         return Choice(first, "the only one here that can compute this")
-    contest = _Contest(first, other, target, draft, options, home)
+    contest, is_new = _Contest(first, other, target, draft, options, home), False
     found = None if contest.hopeless else contest.known
     if why := contest.hopeless or ("" if compare is None else contest.refusals(compared=found is not None)):
         return Choice(first, why)
@@ -272,13 +272,13 @@ def _chosen(
             return Choice(
                 first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",)
             )
-        if found is None or not (found.steady or busy_share() > BUSY):
-            found = compare(other)
+        if found is None or not (found.settled or busy_share() > BUSY):
+            found, is_new = compare(other), True
     if found is None:
         return Choice(first, f"{other.name} was not compared with it here yet")
     if not found.trusted:
         why = f"{other.name} is not trusted with {target.path.name}: {found.figures}"
-        return Choice(first, why, (f"{why}; {first.name} computes.",))
+        return Choice(first, why, (f"{why}; {first.name} computes.",) if is_new else ())
     expected = contest.expected(found)
     if expected is None:
         return Choice(first, f"{other.name} was not timed here")

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ MOST_DIFFERING = 1 / 20
 """Share of rows whose likeliest token may be another one."""
 UNSTEADY = 1.5
 """Where the median time of equal passes is so many times the least, others were using the machine."""
+MOST_TRIES = 3
+"""Comparisons after which the times of one that was disturbed do: some machines are never quiet."""
 TEXT = (
     "The harbour lay quiet when the ferry came in, forty minutes late, with eleven passengers and a crate of lemons. "
     'A program that counts them might begin with "def total(items):", add what each of them weighs, 0.12 kg or more, '
@@ -65,7 +67,7 @@ class Comparison:
     """How a library's rows differ from the reference's behind the same text.
 
     divergence: mean KL divergence, nats; largest: of any row. differing: rows with another likeliest token, of `rows`.
-    seconds: of a pass by width, by `Library.key`. steady: whether nothing disturbed them.
+    seconds: of a pass by width, by `Library.key`. steady: whether nothing disturbed them. tries: comparisons so far.
     fault: why there is nothing to compare, in a sentence, or "".
     """
 
@@ -76,12 +78,18 @@ class Comparison:
     seconds: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     steady: bool = True
     fault: str = ""
+    tries: int = 1
 
     @property
     def trusted(self) -> bool:
         """Whether they agree."""
         alike = self.divergence <= MOST_DIVERGENCE and self.differing <= MOST_DIFFERING * self.rows
         return not self.fault and self.rows > 0 and alike
+
+    @property
+    def settled(self) -> bool:
+        """Whether its times stand; if not, they are taken anew where the machine is quiet."""
+        return self.steady or self.tries >= MOST_TRIES
 
     @property
     def figures(self) -> str:
@@ -113,6 +121,7 @@ class Comparison:
             seconds,
             bool(data["steady"]),
             str(data["fault"]),
+            int(data["tries"]),
         )
 
 
@@ -150,7 +159,8 @@ def compare(
         with suppress(OSError, ValueError):
             said = json.loads(notes.read_text(encoding="utf-8"))
     with suppress(KeyError, TypeError, ValueError, AttributeError):
-        found = Comparison.from_dict(said["found"])
+        before = known_comparison(target, options, library, home)
+        found = replace(Comparison.from_dict(said["found"]), tries=1 + (before.tries if before else 0))
         _kept(home).keep(_facts(target, options, library), asdict(found))
         return found
     last = ended.said.splitlines()[-1:] if ended.code else []
