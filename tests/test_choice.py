@@ -201,6 +201,17 @@ def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
     assert computing(files, tmp_path, library="ik") == "ik", "the user's word counts"
 
 
+def test_a_tie_that_rounding_decides_is_no_difference() -> None:
+    rows = np.full((24, 8), -9.0, dtype=np.float32)
+    rows[:, 2], rows[:, 5] = 1.0, 1.0 - trust.TIE / 2
+    others = rows.copy()
+    others[:5, 5] += trust.TIE
+    ours, tied = Reading("fake", rows, {1: [1.0]}), Reading("ik", others, {1: [1.0]})
+    assert trust.compared(ours, tied).differing == 0
+    rows[:, 5] -= trust.TIE
+    assert trust.compared(ours, tied).differing == 5 and not trust.compared(ours, tied).trusted
+
+
 def test_one_likeliest_token_may_differ() -> None:
     assert agreeing(differing=1).trusted and agreeing(divergence=trust.MOST_DIVERGENCE).trusted
 

@@ -49,6 +49,8 @@ MOST_DIVERGENCE = 0.02
 """Mean KL divergence in nats up to which rows count as alike; rounding alone makes some 0.003 of a 4-bit model."""
 MOST_DIFFERING = 1 / 20
 """Share of rows whose likeliest token may be another one."""
+TIE = 0.3
+"""Log-probabilities that are no further apart are a tie: the widths of passes alone move them by as much."""
 UNSTEADY = 1.5
 """Where the median time of equal passes is so many times the least, others were using the machine."""
 MOST_TRIES = 3
@@ -56,9 +58,9 @@ MOST_TRIES = 3
 TEXT = (
     "The harbour lay quiet when the ferry came in, forty minutes late, with eleven passengers and a crate of lemons. "
     'A program that counts them might begin with "def total(items):", add what each of them weighs, 0.12 kg or more, '
-    "and return the sum; written by hand it is a column of figures and a line below it. Nobody at the pier was in a "
-    "hurry, and the captain least of all."
+    "and return the sum."
 )
+"""Words that could go on in many ways: where a model is sure of itself, distributions hardly differ."""
 _ENTRY = "localspec.engine.trust:main"
 
 
@@ -66,7 +68,8 @@ _ENTRY = "localspec.engine.trust:main"
 class Comparison:
     """How a library's rows differ from the reference's behind the same text.
 
-    divergence: mean KL divergence, nats; largest: of any row. differing: rows with another likeliest token, of `rows`.
+    divergence: mean KL divergence, nats; largest: of any row. differing: rows with another likeliest token
+    (beyond a TIE), of `rows`.
     seconds: of a pass by width, by `Library.key`. steady: whether nothing disturbed them. tries: comparisons so far.
     fault: why there is nothing to compare, in a sentence, or "".
     """
@@ -241,7 +244,7 @@ def compared(ours: Reading, other: Reading) -> Comparison:
     return Comparison(
         divergence=float(divergence.mean()),
         largest=float(divergence.max()),
-        differing=int((ours.rows.argmax(axis=1) != other.rows.argmax(axis=1)).sum()),
+        differing=_differing(ours.rows, other.rows),
         rows=len(divergence),
         seconds=seconds,
         steady=all(
@@ -250,6 +253,12 @@ def compared(ours: Reading, other: Reading) -> Comparison:
             for times in reading.times.values()
         ),
     )
+
+
+def _differing(rows: NDArray[np.float32], others: NDArray[np.float32]) -> int:
+    """How many of `others` have a likeliest token that is clearly not that of the row beside it; both (n, V)."""
+    theirs = np.take_along_axis(rows, others.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return int((rows.max(axis=1) - theirs > TIE).sum())
 
 
 def _least(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
