@@ -38,7 +38,7 @@ from localspec.errors import (
 )
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import Facts, Measurements, this_machine
-from localspec.system.cores import busy_share, physical_cores
+from localspec.system.cores import busy_share
 from localspec.system.home import default_home
 from localspec.system.load_watch import check_cancelled
 
@@ -239,7 +239,6 @@ class _Contest:
             "target": [self.target.path.name, self.target.size_bytes],
             "draft": None if draft is None else [draft.path.name, draft.size_bytes],
             "builds": [self.first.build, self.other.build],
-            "threads": options.threads or physical_cores(),
             "repack": options.repack,
             "cache": [options.cache_type_k, options.cache_type_v],
             "strict": options.strict,
@@ -284,8 +283,6 @@ def _chosen(
         return Choice(first, f"{other.name} was not timed here")
     chosen = contest.winner(expected, remember=compare is not None)
     than = other if chosen is first else first
-    reason = (
-        f"{1000 * expected[chosen.key]:.3g} ms a token are expected here, {1000 * expected[than.key]:.3g} ms with "
-        f"{than.name}"
-    )
+    share = expected[chosen.key] / expected[than.key]
+    reason = f"a token is expected to take {share:.2f} of the time that {than.name} takes here"
     return Choice(chosen, reason, instead=first if chosen is other else None)

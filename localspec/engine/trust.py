@@ -32,7 +32,6 @@ from localspec.errors import LocalspecError, MemoryShort
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.child import run_in_child
-from localspec.system.cores import physical_cores
 from localspec.system.home import default_home
 from localspec.system.load_watch import check_cancelled, stage
 from localspec.system.progress import Stage
@@ -185,13 +184,12 @@ def _kept(home: Path | None) -> Measurements:
 
 
 def _facts(target: Metadata, options: EngineOptions, library: Library) -> dict[str, object]:
-    """What the rows and the times depend on."""
+    """What the rows depend on, and which of the libraries is faster: more threads make both so."""
     return {
         "file": target.path.name,
         "bytes": target.size_bytes,
         "format": target.file_type,
         "builds": [reference().build, library.build],
-        "threads": options.threads or physical_cores(),
         "repack": options.repack,
         "cache": [options.cache_type_k, options.cache_type_v],
         "strict": options.strict,
