@@ -38,7 +38,7 @@ from localspec.errors import (
 )
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import Facts, Measurements, this_machine
-from localspec.system.cores import busy_share, physical_cores
+from localspec.system.cores import busy_share
 from localspec.system.home import default_home
 from localspec.system.load_watch import check_cancelled
 
@@ -239,7 +239,6 @@ class _Contest:
             "target": [self.target.path.name, self.target.size_bytes],
             "draft": None if draft is None else [draft.path.name, draft.size_bytes],
             "builds": [self.first.build, self.other.build],
-            "threads": options.threads or physical_cores(),
             "repack": options.repack,
             "cache": [options.cache_type_k, options.cache_type_v],
             "strict": options.strict,
@@ -263,7 +262,7 @@ def _chosen(
     other = next((library for library in libraries() if library.key in LIKELY), first)
     if other is first or not installed(other):
         return Choice(first, "the only one here that can compute this")
-    contest = _Contest(first, other, target, draft, options, home)
+    contest, is_new = _Contest(first, other, target, draft, options, home), False
     found = None if contest.hopeless else contest.known
     if why := contest.hopeless or ("" if compare is None else contest.refusals(compared=found is not None)):
         return Choice(first, why)
@@ -272,20 +271,18 @@ def _chosen(
             return Choice(
                 first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",)
             )
-        if found is None or not (found.steady or busy_share() > BUSY):
-            found = compare(other)
+        if found is None or not (found.settled or busy_share() > BUSY):
+            found, is_new = compare(other), True
     if found is None:
         return Choice(first, f"{other.name} was not compared with it here yet")
     if not found.trusted:
         why = f"{other.name} is not trusted with {target.path.name}: {found.figures}"
-        return Choice(first, why, (f"{why}; {first.name} computes.",))
+        return Choice(first, why, (f"{why}; {first.name} computes.",) if is_new else ())
     expected = contest.expected(found)
     if expected is None:
         return Choice(first, f"{other.name} was not timed here")
     chosen = contest.winner(expected, remember=compare is not None)
     than = other if chosen is first else first
-    reason = (
-        f"{1000 * expected[chosen.key]:.3g} ms a token are expected here, {1000 * expected[than.key]:.3g} ms with "
-        f"{than.name}"
-    )
+    share = expected[chosen.key] / expected[than.key]
+    reason = f"a token is expected to take {share:.2f} of the time that {than.name} takes here"
     return Choice(chosen, reason, instead=first if chosen is other else None)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from localspec.errors import LocalspecError, MemoryShort
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.child import run_in_child
-from localspec.system.cores import physical_cores
 from localspec.system.home import default_home
 from localspec.system.load_watch import check_cancelled, stage
 from localspec.system.progress import Stage
@@ -49,14 +48,18 @@ MOST_DIVERGENCE = 0.02
 """Mean KL divergence in nats up to which rows count as alike; rounding alone makes some 0.003 of a 4-bit model."""
 MOST_DIFFERING = 1 / 20
 """Share of rows whose likeliest token may be another one."""
+TIE = 0.3
+"""Log-probabilities that are no further apart are a tie: the widths of passes alone move them by as much."""
 UNSTEADY = 1.5
 """Where the median time of equal passes is so many times the least, others were using the machine."""
+MOST_TRIES = 3
+"""Comparisons after which the times of one that was disturbed do: some machines are never quiet."""
 TEXT = (
     "The harbour lay quiet when the ferry came in, forty minutes late, with eleven passengers and a crate of lemons. "
     'A program that counts them might begin with "def total(items):", add what each of them weighs, 0.12 kg or more, '
-    "and return the sum; written by hand it is a column of figures and a line below it. Nobody at the pier was in a "
-    "hurry, and the captain least of all."
+    "and return the sum."
 )
+"""Words that could go on in many ways: where a model is sure of itself, distributions hardly differ."""
 _ENTRY = "localspec.engine.trust:main"
 
 
@@ -64,8 +67,9 @@ _ENTRY = "localspec.engine.trust:main"
 class Comparison:
     """How a library's rows differ from the reference's behind the same text.
 
-    divergence: mean KL divergence, nats; largest: of any row. differing: rows with another likeliest token, of `rows`.
-    seconds: of a pass by width, by `Library.key`. steady: whether nothing disturbed them.
+    divergence: mean KL divergence, nats; largest: of any row. differing: rows with another likeliest token
+    (beyond a TIE), of `rows`.
+    seconds: of a pass by width, by `Library.key`. steady: whether nothing disturbed them. tries: comparisons so far.
     fault: why there is nothing to compare, in a sentence, or "".
     """
 
@@ -76,12 +80,18 @@ class Comparison:
     seconds: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     steady: bool = True
     fault: str = ""
+    tries: int = 1
 
     @property
     def trusted(self) -> bool:
         """Whether they agree."""
         alike = self.divergence <= MOST_DIVERGENCE and self.differing <= MOST_DIFFERING * self.rows
         return not self.fault and self.rows > 0 and alike
+
+    @property
+    def settled(self) -> bool:
+        """Whether its times stand; if not, they are taken anew where the machine is quiet."""
+        return self.steady or self.tries >= MOST_TRIES
 
     @property
     def figures(self) -> str:
@@ -113,6 +123,7 @@ class Comparison:
             seconds,
             bool(data["steady"]),
             str(data["fault"]),
+            int(data["tries"]),
         )
 
 
@@ -150,7 +161,8 @@ def compare(
         with suppress(OSError, ValueError):
             said = json.loads(notes.read_text(encoding="utf-8"))
     with suppress(KeyError, TypeError, ValueError, AttributeError):
-        found = Comparison.from_dict(said["found"])
+        before = known_comparison(target, options, library, home)
+        found = replace(Comparison.from_dict(said["found"]), tries=1 + (before.tries if before else 0))
         _kept(home).keep(_facts(target, options, library), asdict(found))
         return found
     last = ended.said.splitlines()[-1:] if ended.code else []
@@ -172,13 +184,12 @@ def _kept(home: Path | None) -> Measurements:
 
 
 def _facts(target: Metadata, options: EngineOptions, library: Library) -> dict[str, object]:
-    """What the rows and the times depend on."""
+    """What the rows depend on, and which of the libraries is faster: more threads make both so."""
     return {
         "file": target.path.name,
         "bytes": target.size_bytes,
         "format": target.file_type,
         "builds": [reference().build, library.build],
-        "threads": options.threads or physical_cores(),
         "repack": options.repack,
         "cache": [options.cache_type_k, options.cache_type_v],
         "strict": options.strict,
@@ -231,7 +242,7 @@ def compared(ours: Reading, other: Reading) -> Comparison:
     return Comparison(
         divergence=float(divergence.mean()),
         largest=float(divergence.max()),
-        differing=int((ours.rows.argmax(axis=1) != other.rows.argmax(axis=1)).sum()),
+        differing=_differing(ours.rows, other.rows),
         rows=len(divergence),
         seconds=seconds,
         steady=all(
@@ -240,6 +251,12 @@ def compared(ours: Reading, other: Reading) -> Comparison:
             for times in reading.times.values()
         ),
     )
+
+
+def _differing(rows: NDArray[np.float32], others: NDArray[np.float32]) -> int:
+    """How many of `others` have a likeliest token that is clearly not that of the row beside it; both (n, V)."""
+    theirs = np.take_along_axis(rows, others.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return int((rows.max(axis=1) - theirs > TIE).sum())
 
 
 def _least(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
