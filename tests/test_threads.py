@@ -229,7 +229,7 @@ def test_calibrating_beside_others_measures_the_threads_there_is_room_for(
 
 def test_idle_moments_beside_others_are_used_for_fewer_threads(files, tmp_path, others, monkeypatch):
     """The others, all of them, wait until cores are free."""
-    monkeypatch.setattr("localspec.answers.idle_moments.QUIET_SECONDS", 0.01)
+    monkeypatch.setattr("localspec.answers.idle_moments.QUIET_SECONDS", 0.5)
     monkeypatch.setattr("localspec.decoding.calibrate.UNSTEADY", 1e9)
     monkeypatch.setattr(IdleCalibration.__init__, "__defaults__", (SECONDS, time.perf_counter))
     others.processors = 2.0

@@ -63,7 +63,7 @@ MEANINGS = {
     "target_seconds": "in passes of the target",
     "draft_seconds": "in drafting",
     "other_seconds": "in all else, such as choosing tokens",
-    "threads": "of the processor, for passes; fewer beside others",
+    "threads": "of a pass; the fewest, where others came",
     "draft_ended_at": "tokens until the draft ended; -: it did not",
     "plain_seconds": "decode seconds without drafting, estimated",
     "tokens_per_second": "behind the first tokens, by decode seconds",

@@ -44,10 +44,6 @@ def _ignore(sentence: str) -> None:
     pass
 
 
-Tables = tuple[CostTable, CostTable | None]
-"""Of the target and of the draft."""
-
-
 @dataclass(frozen=True)
 class Order:
     """What to load, and how. draft_tokens: "auto" or a number. home: where measurements are kept.
@@ -171,8 +167,9 @@ class EngineKeeper:
                     path=str(order.target),
                 )
             self._engine = engine
-            if self.adaptive is not None:
+            if self.adaptive is not None and self._costs is not None:
                 self.adaptive.threads = engine.threads
+                self.adaptive.costs_for = self._tables(engine, self._costs)
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
             return engine
 
@@ -272,24 +269,20 @@ class EngineKeeper:
             costs.draft,
             max_width=engine.target.n_outputs,
             threads=engine.threads,
-            costs_for=_weakly(self._tables),
+            costs_for=self._tables(engine, costs),
         )
         return self.adaptive
 
-    def _tables(self, threads: int) -> Tables:
-        """What passes with so many threads cost."""
-        costs = self._costs_with(threads)
-        return costs.target, costs.draft
+    def _tables(self, engine: Engine, costs: Costs) -> Callable[[int], tuple[CostTable, CostTable | None]]:
+        """For the controller, which must keep neither this keeper alive nor its engine."""
+        return partial(_tables, weakref.ref(engine), costs, self._fewer, self.order.home)
 
     def _costs_with(self, threads: int, *, redo: bool = False) -> Costs:
         """redo: those of fewer threads than the most are not read from disk."""
-        engine, costs = self.engine, self._costs
-        assert costs is not None, "asked for by who goes by them"
-        if engine.threads is None or threads == engine.threads.most:
-            return costs
-        if redo or threads not in self._fewer:
-            self._fewer[threads] = costs_of_fewer(engine, costs, threads, self.order.home, redo=redo)
-        return self._fewer[threads]
+        assert self._costs is not None, "asked for by who goes by them"
+        if redo:
+            self._fewer.pop(threads, None)
+        return _costs_with(self.engine, self._costs, self._fewer, self.order.home, threads, redo=redo)
 
     def calibrate(
         self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
@@ -352,16 +345,31 @@ class EngineKeeper:
                 keep_costs(self._engine, costs, self.order.home)
 
 
-def _weakly(method: Callable[[int], Tables]) -> Callable[[int], Tables]:
-    """A method of an object that nobody else holds is never called again, and must not hold it itself."""
-    reference = weakref.WeakMethod(method)
+def _costs_with(
+    engine: Engine,
+    costs: Costs,
+    fewer: dict[int, Costs],
+    home: Path | None,
+    threads: int,
+    *,
+    redo: bool = False,
+) -> Costs:
+    """Of passes with so many threads. costs: with the most; fewer: those known by now, which others are added to."""
+    if engine.threads is None or threads == engine.threads.most:
+        return costs
+    if threads not in fewer:
+        fewer[threads] = costs_of_fewer(engine, costs, threads, home, redo=redo)
+    return fewer[threads]
 
-    def call(threads: int) -> Tables:
-        found = reference()
-        assert found is not None, "the controller is used by whoever holds the keeper"
-        return found(threads)
 
-    return call
+def _tables(
+    engine: weakref.ref[Engine], costs: Costs, fewer: dict[int, Costs], home: Path | None, threads: int
+) -> tuple[CostTable, CostTable | None]:
+    """What passes with so many threads cost."""
+    loaded = engine()
+    assert loaded is not None, "a pass without an engine"
+    found = _costs_with(loaded, costs, fewer, home, threads)
+    return found.target, found.draft
 
 
 def _or_other_threads(ended: Callable[[], bool], control: ThreadControl | None, count: int) -> bool:
