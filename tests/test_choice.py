@@ -67,7 +67,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeL
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: libraries)
     monkeypatch.setattr(choice, "libraries", lambda: libraries)
     monkeypatch.setattr(choice, "LEAST_BYTES", 0)
-    monkeypatch.setattr(choice, "usable", lambda *_: "")
+    monkeypatch.setattr(choice, "why_not_together", lambda *_: "")
     monkeypatch.setattr(trust, "reference", lambda: libraries[0])
     return libraries
 

@@ -97,7 +97,7 @@ def test_plain_decoding_of_other_libraries_is_shown_where_there_are_some(
     models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = FakeLibrary(name="made-up.cpp")
-    monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (LlamaCpp(), other))
+    monkeypatch.setattr("localspec.measure.lanes.trusted_libraries", lambda *_: [LlamaCpp(), other])
     done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1", "--scenario", "code")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
@@ -106,7 +106,7 @@ def test_plain_decoding_of_other_libraries_is_shown_where_there_are_some(
     for expected in ("Plain decoding: tokens/s", "against plain decoding by made-up.cpp: mean"):
         assert expected in shown
     assert other.all_closed
-    monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (LlamaCpp(),))
+    monkeypatch.setattr("localspec.measure.lanes.trusted_libraries", lambda *_: [LlamaCpp()])
     done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1", "--scenario", "code")
     assert "against plain decoding" not in done.stderr
 

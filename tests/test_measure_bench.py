@@ -17,7 +17,9 @@ from localspec.decoding.control import FixedLength
 from localspec.decoding.costs import CostTable
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
+from localspec.engine.libraries import reference
 from localspec.engine.measured_costs import Costs
+from localspec.engine.trust import Comparison
 from localspec.errors import DecodeCancelled, MemoryShort
 from localspec.llama.library import LlamaCpp
 from localspec.measure import bench as benching
@@ -502,3 +504,27 @@ def test_the_clock_is_read_at_the_request_the_first_chunk_and_the_end(llm: LLM) 
     assert 0 < timing.target_seconds < llm.engine.target.decode_seconds - before
     assert timing.completion.stats.tokens == 12
     llm.forget()
+
+
+def test_a_library_that_is_not_trusted_with_the_file_is_left_out_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, broken, doubted, absent = (
+        FakeLibrary(name=name) for name in ("good", "broken", "doubted", "absent")
+    )
+    monkeypatch.setattr(laning, "libraries", lambda: (reference(), good, broken, doubted, absent))
+    monkeypatch.setattr(laning, "installed", lambda library: library is not absent)
+    monkeypatch.setattr(
+        laning, "why_not_together", lambda library, _home: "It ends." if library is broken else ""
+    )
+    verdicts = {"doubted": Comparison(divergence=0.5, rows=24), "good": Comparison(rows=24)}
+    monkeypatch.setattr(
+        laning, "known_comparison", lambda _target, _options, library, _home: verdicts[library.name]
+    )
+    told: list[str] = []
+    target, _draft = write_pair(tmp_path)
+    with LLM.load(target, no_draft=True, library="llama", home=tmp_path) as llm:
+        found = laning.trusted_libraries(llm.engine, told.append)
+    assert [library.name for library in found] == ["llama.cpp", "good"]
+    assert told[0] == "Plain decoding by broken is not measured: It ends."
+    assert told[1].startswith("Plain decoding by doubted is not measured: mean KL divergence 0.5,")
