@@ -19,6 +19,7 @@ from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError
 
 SETTINGS = {
+    "library": {"name": "llama.cpp", "build": "llama-cpp-python 0", "reason": "asked for"},
     "target": {"file": "/models/target.gguf", "n_ctx": 4096},
     "draft": {"file": "/models/draft.gguf", "n_ctx": 4096},
 }
@@ -61,8 +62,10 @@ class FakeLLM:
     `full` fills the context, `cut` reaches the longest answer, `plain` drafts nothing.
     """
 
-    def __init__(self, drafting: str = "on, 3 tokens a round", warnings: tuple[str, ...] = ()) -> None:
-        self.drafting = drafting
+    def __init__(
+        self, drafting: str = "on, 3 tokens a round", warnings: tuple[str, ...] = (), hint: str = ""
+    ) -> None:
+        self.drafting, self.hint = drafting, hint
         self.warnings = warnings
         self.settings = {**SETTINGS, "drafting": drafting}
         self.calls: list[dict[str, Any]] = []

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from localspec.answers.request import Completion
 from localspec.cli import chat as chat_command
 from localspec.cli import download_progress as pulling
 from localspec.cli import main, opening, terminal
@@ -75,12 +76,28 @@ def test_the_answer_alone_goes_to_standard_output(llm: FakeLLM) -> None:
 @pytest.mark.usefixtures("llm")
 def test_figures_and_drafting_go_to_standard_error() -> None:
     stderr = run("-p", "hello").stderr
-    assert "qwen2.5-coder-1.5b: target.gguf + draft.gguf, drafting on, 3 tokens a round" in stderr
+    assert (
+        "qwen2.5-coder-1.5b: target.gguf + draft.gguf, computed by llama.cpp, drafting on, 3 tokens a round"
+        in stderr
+    )
     assert (
         "4 drafted, 3 accepted, acceptance rate 0.75, mean acceptance length 1.00, drafting on, 3 tokens a round"
         in stderr
     )
     assert "tokens/s" in stderr
+
+
+def test_a_hint_stands_under_the_first_line_or_else_under_the_figures(
+    llm: FakeLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = Completion.__init__
+    monkeypatch.setattr(Completion, "__init__", lambda self, **fields: true(self, **fields, hint="Do this."))
+    assert run("-p", "hello").stderr.splitlines()[-1] == "Do this."
+    llm.hint = "Do this."
+    first, second, *rest = run("-p", "hello").stderr.splitlines()
+    assert first.endswith("drafting on, 3 tokens a round")
+    assert (second, "Do this." in rest) == ("Do this.", False)
+    assert "Do this." not in run("-q", "-p", "hello").stderr
 
 
 @pytest.mark.usefixtures("llm")
@@ -256,6 +273,7 @@ def test_json_is_one_object_with_everything() -> None:
         "sampling",
         "seed",
         "drafting",
+        "hint",
         "notice",
     ]
     assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == (
@@ -364,7 +382,9 @@ def test_a_value_out_of_range_is_refused_before_loading(
 
 
 def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list[ModelOptions]) -> None:
-    arguments = "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi"
+    arguments = (
+        "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi --library ik"
+    )
     assert run(*arguments.split()).exit_code == 0
     (options,) = opened
     assert options.files() == (Path("t.gguf"), Path("d.gguf"))
@@ -381,6 +401,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "cache_type_k": "q8_0",
         "cache_type_v": "bf16",
         "strict": False,
+        "library": "ik",
     }
 
 

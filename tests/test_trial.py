@@ -204,3 +204,16 @@ def test_check_loads_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(command, ["check", target, draft, "--load", "--json"])
     assert "SIGKILL" in json.loads(result.stdout)["load_error"]
     assert CliRunner().invoke(command, ["check", target, draft]).exit_code == 0
+
+
+def test_a_frozen_program_that_runs_again_in_the_place_of_a_child_ends(tmp_path: Path) -> None:
+    """It did not call `freeze_support`: each copy of it would start a further one."""
+    code = (
+        "import sys; from pathlib import Path; from localspec.system.child import run_in_child\n"
+        "sys.frozen, sys.argv = True, ['program', '--multiprocessing-fork', 'parent_pid=1']\n"
+        "run_in_child('localspec.engine.trial:main', '', 60, Path('.')); print('went on')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (1, "") and "freeze_support" in done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from localspec.checks import VERIFY
+from localspec.checks import LIBRARIES, VERIFY
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import InvalidRequest
 
@@ -87,6 +87,12 @@ def _option(*names: str, **settings: Any) -> _Option:
     return _Option(names, settings)
 
 
+library_option = _option(
+    "--library",
+    type=click.Choice(LIBRARIES),
+    default="auto",
+    help="What computes: llama.cpp, ik_llama.cpp (the extra fast), or whichever should be faster here.",
+)
 _PAIR = click.argument("pair", required=False)
 _MODEL_OPTIONS = (
     _option(
@@ -158,6 +164,7 @@ _MODEL_OPTIONS = (
     _option(
         "--no-prepare", is_flag=True, help="Use the draft as it is, not a copy prepared for this machine."
     ),
+    library_option,
 )
 
 context_option = _option(

@@ -49,6 +49,8 @@ class AdaptiveController:
 
     target, draft: costs, as far as they are known; draft is None without a draft model.
     max_width:     widest pass it may plan.
+    plain_share:   seconds of a token of the fastest plain decoding that is known here, which may be another library's,
+                   as a share of those of this one's.
     threads:       where the number of threads changes; `target` and `draft` are then at first for the most there are.
     costs_for:     both tables for another number of them.
     """
@@ -56,6 +58,7 @@ class AdaptiveController:
     target: CostTable
     draft: CostTable | None = None
     max_width: int = 32
+    plain_share: float = 1.0
     threads: ThreadControl | None = None
     costs_for: Callable[[int], tuple[CostTable, CostTable | None]] | None = None
     ledger: Ledger = field(default_factory=Ledger)
@@ -91,6 +94,18 @@ class AdaptiveController:
         """Whether none of the costs it goes by is merely assumed."""
         return self.target.measured and (self.draft is None or self.draft.measured)
 
+    def plain_seconds(self, step: Step) -> float:
+        """What the fastest plain decoding known here would have taken for a round's tokens.
+
+        A round that drafted nothing is one of plain decoding, and no estimate. Of others the pass says how fast the
+        machine was just then, and the costs what part of it a pass over one token takes; all else in the round is left
+        out, so that no gain is made of it.
+        """
+        if step.plain:
+            return self.plain_share * (step.seconds - step.draft_seconds)
+        part = self.target.plain_part(step.batch_width, step.length)
+        return self.plain_share * len(step.tokens) * part * step.batch_seconds
+
     def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """If what the draft model is likely to gain in the answer is worth the time in which it reads the prompt."""
         if self.draft is None or not num_unread:
@@ -105,6 +120,12 @@ class AdaptiveController:
         plain = self.target.time(1, length)
         rounds = self._rounds_of_model(length, acceptance)
         return any(tokens * plain > WORTH_TRYING * seconds for tokens, seconds in rounds)
+
+    def seconds_per_token(self, length: int, acceptance: float) -> float:
+        """Expected where each drafted token stands with that chance: with the best draft length, or none."""
+        rounds = self._rounds_of_model(length, acceptance)
+        drafted = [seconds / tokens for tokens, seconds in rounds]
+        return min([self.target.time(1, length), *drafted])
 
     def _round_steps(self) -> float:
         """Plain steps that the shortest round of the draft model puts at risk that would pay at its best."""

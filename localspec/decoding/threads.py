@@ -80,6 +80,10 @@ class ThreadControl:
         self._contexts.append(context)
         context.set_threads(self.count)
 
+    def release(self, context: Threaded) -> None:
+        """It is closed."""
+        self._contexts.remove(context)
+
     def decide(self) -> int:
         """Look around, and let the next pass have as many threads as there is room for."""
         now = self._look()

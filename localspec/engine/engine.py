@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -63,7 +64,7 @@ class Engine:
         stage(Stage.READ, "reading what the files say", 0.0, READ)
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
-        self.library = library or library_for(target_metadata, draft_metadata)
+        self.library = library or library_for(target_metadata, draft_metadata, options.library)
         _check_cache_types(self.library, options)
         self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
@@ -241,9 +242,37 @@ class Engine:
         for session in self.sessions.values():
             session.rollback(0)
 
+    def branch(self, *, with_draft: bool = True) -> Engine:
+        """An engine with contexts of its own on the same weights, stopped by the same flag. Close it before this one.
+
+        Raises `MemoryShort` or `ModelLoadError`.
+        """
+        other = copy.copy(self)
+        other.prefixes = KeptPrefixes(0, 0)
+        if not with_draft:
+            other.no_draft_reason = self.no_draft_reason or "asked for"
+        models = [self.target] if self.draft is None or not with_draft else [self.target, self.draft]
+        if self.options.check_memory:
+            loads = [Load(one.weights.metadata, one.options, one.weights.gpu_layers) for one in models]
+            check_memory(loads, loaded=True)
+        with ExitStack() as opened:
+            other.target, *drafts = (self._context(one.weights, one.options, opened) for one in models)
+            other.draft = drafts[0] if drafts else None
+            other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)
+            other._prepare()
+            if self.threads is not None:
+                for context in (other.target, *drafts):
+                    if not context.weights.gpu_layers:
+                        self.threads.govern(context)
+                        opened.callback(self.threads.release, context)
+            other._free = weakref.finalize(other, opened.pop_all().close)
+            other._free.atexit = False
+        return other
+
     def describe(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
         return {
+            "library": {"name": self.library.name, "build": self.target.weights.build},
             "target": _describe(self.target, self.options),
             "draft": _describe(self.draft, self.asked) if self.draft else None,
             "kept_prefixes": {

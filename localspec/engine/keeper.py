@@ -7,17 +7,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
 from localspec.decoding.costs import CostTable
 from localspec.decoding.threads import ThreadControl
+from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
 from localspec.engine.draft_copy import improved_engine, load_engine
-from localspec.engine.drafting_status import describe_drafting
-from localspec.engine.engine import Engine
+from localspec.engine.drafting_status import describe_drafting, standing_hint
+from localspec.engine.engine import Engine, facts_of
 from localspec.engine.idle_costs import IdleCalibration
 from localspec.engine.measured_costs import (
     Costs,
@@ -76,22 +78,31 @@ class EngineKeeper:
         self._num_cancels = 0
         self._closed = False
         started = time.monotonic()
-        if order.options.try_first:
-            notify("trying the files in a process of their own")
-            try_load(order.target, order.draft, order.options)
-        self._engine: Engine | None = load_engine(
-            order.target, order.draft, order.options, order.home, notify
-        )
-        self.cancel, self._library = self._engine.cancel, self._engine.library
+        self._engine: Engine | None = None
+        self._engine, self.choice = self._load_first(notify)
+        self.cancel = self._engine.cancel
         try:
             self._settle(notify)
         except BaseException:
             self.close()
             raise
-        self.warnings = [*self.engine.warnings, *self._about_draft_tokens()]
+        self.warnings = [*self.choice.warnings, *self.engine.warnings, *self._about_draft_tokens()]
         self._described = (self.engine.describe(), self.drafting)
         self._identity = _identity(self.engine)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
+
+    def _load_first(self, notify: Notify) -> tuple[Engine, Choice]:
+        order, options = self.order, self.order.options
+        target = facts_of(order.target)
+        draft = None if order.draft is None or options.no_draft else facts_of(order.draft)
+
+        def load(library: Library) -> Engine:
+            if options.try_first:
+                notify("trying the files in a process of their own")
+                try_load(order.target, order.draft, replace(options, library=library.key))
+            return load_engine(target, draft, options, order.home, notify, library=library)
+
+        return loaded_by_choice(choose(target, draft, options, order.home, notify), load)
 
     def _about_draft_tokens(self) -> list[str]:
         asked, most = self.order.draft_tokens, self.engine.most_draft_tokens
@@ -142,7 +153,7 @@ class EngineKeeper:
                         order.options,
                         order.home,
                         cancel=self.cancel,
-                        library=self._library,
+                        library=self.choice.library,
                     )
             except LoadCancelled:
                 if self._closed:
@@ -202,7 +213,13 @@ class EngineKeeper:
         if isinstance(draft := settings["draft"], dict):
             asked = str(self.order.draft)
             settings["draft"] = {**draft, "prepared_from": None if draft["file"] == asked else asked}
-        return {**settings, "draft_tokens": self.order.draft_tokens, "drafting": self.drafting}
+        library = {**settings["library"], "reason": self.choice.reason}  # type: ignore[dict-item]
+        return {
+            **settings,
+            "library": library,
+            "draft_tokens": self.order.draft_tokens,
+            "drafting": self.drafting,
+        }
 
     @property
     def drafting(self) -> str:
@@ -211,6 +228,14 @@ class EngineKeeper:
         if engine is None:
             return self._described[1]
         return describe_drafting(engine, self.adaptive, self.order.draft_tokens)
+
+    @property
+    def hint(self) -> str:
+        """What would let the draft model pay, in a sentence; "" where it can, or where none is loaded."""
+        engine = self._present()
+        if engine is None or engine.draft is None or self.order.draft_tokens != "auto":
+            return ""
+        return standing_hint(engine, self.adaptive)
 
     def _present(self) -> Engine | None:
         """The engine if it is loaded. Raises `EngineClosed` after `close`."""
@@ -266,6 +291,8 @@ class EngineKeeper:
 
         skip: asked after each pass whether what is known by then shall do. For whoever has the engine's turn.
         """
+        if redo:
+            look_again(self.engine.target.weights.metadata, self.order.options, self.order.home)
         if redo or self._costs is None:
             self._costs = known_costs(self.engine, self.order.home, redo=redo)
             self.adaptive, self._fewer = None, {}

@@ -249,7 +249,7 @@ def strict_sentence(engine: Engine, home: Path | None) -> str:
         if share is None
         else f"plain decoding runs at {share:.0%} of its usual speed"
     )
-    return f"Strict mode: {engine.strict_form}; {price}."
+    return f"Strict mode with {engine.library.name}: {engine.strict_form}; {price}."
 
 
 def _kept(home: Path | None) -> Measurements:

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing.spawn import is_forking
 from pathlib import Path
+from typing import NoReturn
 
 _KEPT = 4000
 _ROOT = Path(__file__).resolve().parents[2]
@@ -58,8 +60,11 @@ def run_in_child(
     folder: a temporary one of the caller; where this process ends before the child, however it ends, the child ends
     too and the folder is removed. check: called all the while; what it raises ends the child. In a frozen program
     (PyInstaller and others) Python's multiprocessing starts the child, for which the program must call
-    `multiprocessing.freeze_support()` first of all.
+    `multiprocessing.freeze_support()` first of all. One that does not is found to run again where a child was meant,
+    and ended.
     """
+    if _is_frozen() and is_forking(sys.argv):
+        _end_stray()
     said = folder / "said"
     said.touch()
     kind = _Spawned if _is_frozen() else _Started
@@ -75,6 +80,14 @@ def run_in_child(
 
 def _is_frozen() -> bool:
     return bool(getattr(sys, "frozen", False))
+
+
+def _end_stray() -> NoReturn:
+    """The program itself runs in the place of a child, and would start another one: its parent waits for its end."""
+    if sys.stderr is not None:
+        sys.stderr.write("A frozen program must call multiprocessing.freeze_support() first of all.\n")
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def _end_of(path: Path) -> str:
