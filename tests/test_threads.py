@@ -132,6 +132,14 @@ def test_both_models_follow_what_others_leave_and_the_text_stays(files, tmp_path
         assert llm.generate("abc", max_tokens=40, **GREEDY).ids == expected.ids
 
 
+def test_the_first_pass_after_a_load_knows_of_others(files, tmp_path, others, monkeypatch):
+    """By what they did while it loaded."""
+    others.processors = 2.0
+    monkeypatch.setattr("localspec.engine.engine.check_memory", lambda _loads: time.sleep(0.3))
+    with load(files, tmp_path) as llm:
+        assert llm.generate("abc", max_tokens=1, **GREEDY).stats.threads == 1
+
+
 def test_a_prompt_is_read_with_as_many_as_there_is_room_for_at_each_piece(
     files, tmp_path, others, monkeypatch
 ):

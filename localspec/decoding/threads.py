@@ -58,18 +58,24 @@ class ThreadControl:
 
     most: threads where nobody else computes. processors: those there are for this process, second threads of cores
     counted as well. look: a glance at them. allowed: counts to choose from, with `most` among them; by default all.
+    before: an earlier glance, so that the first pass can be decided on.
     count: threads of the next pass.
     """
 
     def __init__(
-        self, most: int, processors: int, look: Callable[[], Glance], allowed: Sequence[int] = ()
+        self,
+        most: int,
+        processors: int,
+        look: Callable[[], Glance],
+        allowed: Sequence[int] = (),
+        before: Glance | None = None,
     ) -> None:
         self.most = self.count = most
         self._counts = sorted({most, *(allowed or range(1, most + 1))})
         self._processors = processors
         self._look = look
         self._contexts: list[Threaded] = []
-        self._glances = deque([look()])
+        self._glances = deque([before or look()])
         self._hold = HOLD
         self._raised_at: float | None = None
         self._free_since: float | None = None

@@ -28,7 +28,7 @@ from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair, why_no_draft
 from localspec.system.cores import processors
 from localspec.system.load_watch import stage
-from localspec.system.neighbours import Neighbours
+from localspec.system.neighbours import Glance, Neighbours
 from localspec.system.progress import Stage
 from localspec.text.template import ChatTemplate
 
@@ -109,6 +109,8 @@ class Engine:
             self.prefixes.keep_cells_of(session, whole=not context.can_cut, whole_copies=context.whole_states)
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
+        neighbours = Neighbours()
+        before = neighbours.look()
         # Contexts and models are freed in the reverse order, also when the second one fails to load.
         self._warn_about_gpu()
         n_ctx = self._target_n_ctx(target)
@@ -124,7 +126,7 @@ class Engine:
         if draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
-        self.threads = self._thread_control(widths)
+        self.threads = self._thread_control(widths, neighbours, before)
         self.session = Session(self.target, min_width=widths.low, threads=self.threads)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
         loaded.callback(self.vocab.close)
@@ -132,12 +134,13 @@ class Engine:
             target.chat_template, bos=self.vocab.bos_text, eos=self.vocab.eos_text, name=target.path.name
         )
 
-    def _thread_control(self, widths: Widths) -> ThreadControl | None:
+    def _thread_control(self, widths: Widths, neighbours: Neighbours, before: Glance) -> ThreadControl | None:
+        """before: from when the load began, so that the first pass knows of others."""
         most = self.target.threads
         if self.options.threads is not None or self.target.weights.gpu_layers or most == 1:
             return None
         allowed = widths.threads if self.options.strict else ()
-        control = ThreadControl(most, processors(), Neighbours().look, allowed)
+        control = ThreadControl(most, processors(), neighbours.look, allowed, before)
         for context in (self.target, self.draft):
             if context is not None and not context.weights.gpu_layers:
                 control.govern(context)
