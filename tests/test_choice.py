@@ -27,7 +27,14 @@ from localspec.engine.libraries import library_for, named
 from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import EngineOptions
 from localspec.engine.trust import Comparison, Reading, known_comparison
-from localspec.errors import BackendError, InvalidRequest, LoadCancelled, MemoryShort, ModelLoadError
+from localspec.errors import (
+    BackendError,
+    InvalidRequest,
+    LoadCancelled,
+    MemoryShort,
+    ModelLoadError,
+    PairingError,
+)
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.prospect import prospect
 from localspec.system.child import Ended
@@ -36,7 +43,7 @@ from localspec.system.progress import Stage
 from .fake_library import FakeLibrary, FakeWeights
 from .storekit import Shelf
 from .test_library import FIRST, GREEDY, plain, refusing
-from .tinygguf import write_pair
+from .tinygguf import NORMAL, Vocab, write_pair, write_tokenizer_only
 
 Files = tuple[Path, Path]
 Compare = Callable[[Comparison], list[str]]
@@ -197,7 +204,9 @@ def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
         with load(files, tmp_path) as llm:
             assert llm.engine.library is both[0]
             reason = llm.settings["library"]["reason"]  # type: ignore[index]
-            assert said in reason and "the other one is not trusted with target.gguf" in reason
+            assert said in reason
+            verdict = "left aside for" if found.fault else "not trusted with"
+            assert reason.startswith(f"the other one is {verdict} target.gguf: ")
             assert llm.warnings == ((f"{reason}; the made-up library computes.",) if is_first else ())
     assert len(compared) == 1
     assert computing(files, tmp_path, library="ik") == "ik", "the user's word counts"
@@ -271,8 +280,34 @@ def test_with_the_target_on_a_gpu_the_reference_computes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = finding(agreeing())
+    assert computing(files, tmp_path, gpu_layers=5) == "fake", "layers were asked for"
     monkeypatch.setattr(both[0], "resolve_gpu_layers", lambda *_: 99)
     assert computing(files, tmp_path) == "fake" and compared == []
+
+
+def test_a_pair_that_does_not_fit_is_refused_before_anything_is_compared(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    compared = finding(agreeing())
+    stranger = write_tokenizer_only(tmp_path / "stranger.gguf", Vocab(["a", "b", "c"], [NORMAL] * 3, {}))
+    with pytest.raises(PairingError):
+        load([files[0], stranger], tmp_path)
+    assert compared == []
+
+
+@pytest.mark.usefixtures("both")
+def test_what_cannot_be_compared_now_is_computed_by_the_reference(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> Ended:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trust, "run_in_child", run)
+    for _ in range(2):
+        with load(files, tmp_path) as llm:
+            assert llm.engine.library.key == "fake"
+            assert "is left aside for target.gguf: they could not be compared" in llm.warnings[0]
+            assert "No space left" in llm.warnings[0]
 
 
 def test_what_the_other_one_cannot_is_computed_by_the_reference_without_a_word(

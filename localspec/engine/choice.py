@@ -37,6 +37,7 @@ from localspec.errors import (
     ModelLoadError,
 )
 from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.pairs.check import check_pair, why_no_draft
 from localspec.store.measurements import Facts, Measurements, this_machine
 from localspec.system.cores import busy_share
 from localspec.system.home import default_home
@@ -92,11 +93,16 @@ def choose(
 ) -> Choice:
     """What shall compute; where that was never looked at, libraries are compared now (seconds, once for a file).
 
-    Raises what `library_for` raises, and `BackendError` where the one asked for does not run here.
+    Raises what `library_for` raises, `BackendError` where the one asked for does not run here, and `PairingError` for a
+    draft that cannot draft for the target, before anything is compared.
     """
-    return _chosen(
-        target, draft, options, home, lambda library: compare(target, options, library, home, notify)
-    )
+
+    def compare_now(library: Library) -> Comparison:
+        if draft is not None and not why_no_draft(target):
+            check_pair(target, draft)
+        return compare(target, options, library, home, notify)
+
+    return _chosen(target, draft, options, home, compare_now)
 
 
 def known_choice(
@@ -177,12 +183,10 @@ class _Contest:
         first, other, options = self.first, self.other, self.options
         if self.target.size_bytes < LEAST_BYTES:
             return f"{self.target.path.name} is too small for another library to matter"
-        on_gpu = first.resolve_gpu_layers(options.gpu_layers) > 0 or (
-            self.draft is not None
-            and first.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
-        )
-        if on_gpu and not other.resolve_gpu_layers(options.gpu_layers):
-            return f"it can use the GPU, and {other.name} cannot"
+        layers = [options.gpu_layers, *([options.draft_gpu_layers] if self.draft else [])]
+        wanted = any(value not in ("auto", 0) or first.resolve_gpu_layers(value) > 0 for value in layers)
+        if wanted and not other.resolve_gpu_layers("all"):
+            return f"layers are for a GPU, which {other.name} does not use"
         lacking = {options.cache_type_k, options.cache_type_v} - {*other.cache_types}
         return f"{other.name} has no cache of type {' or '.join(sorted(lacking))}" if lacking else ""
 
@@ -276,7 +280,8 @@ def _chosen(
     if found is None:
         return Choice(first, f"{other.name} was not compared with it here yet")
     if not found.trusted:
-        why = f"{other.name} is not trusted with {target.path.name}: {found.figures}"
+        verdict = "left aside for" if found.fault else "not trusted with"
+        why = f"{other.name} is {verdict} {target.path.name}: {found.figures}"
         return Choice(first, why, (f"{why}; {first.name} computes.",) if is_new else ())
     expected = contest.expected(found)
     if expected is None:

@@ -31,7 +31,7 @@ from localspec.engine.options import EngineOptions, Notify
 from localspec.errors import LocalspecError, MemoryShort
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import Measurements, this_machine
-from localspec.system.child import run_in_child
+from localspec.system.child import Ended, run_in_child
 from localspec.system.home import default_home
 from localspec.system.load_watch import check_cancelled, stage
 from localspec.system.progress import Stage
@@ -145,9 +145,27 @@ def compare(
     What says nothing of the library is not kept: memory that is short, and what the reference fails on too. Raises
     `LoadCancelled` where this load is cancelled.
     """
-    name = target.path.name
     stage(Stage.MEASURE, f"comparing {library.name}", 0.0, 0.0)
-    notify(f"Comparing {library.name} with {reference().name} on {name}, once (some seconds).")
+    notify(f"Comparing {library.name} with {reference().name} on {target.path.name}, once (some seconds).")
+    try:
+        ended, said = _tried(target, options, library)
+    except OSError as error:  # no room for a few bytes, or no further process
+        return Comparison(fault=f"they could not be compared ({error}).")
+    with suppress(KeyError, TypeError, ValueError, AttributeError):
+        before = known_comparison(target, options, library, home)
+        found = replace(Comparison.from_dict(said["found"]), tries=1 + (before.tries if before else 0))
+        _kept(home).keep(_facts(target, options, library), asdict(found))
+        return found
+    last = ended.said.splitlines()[-1:] if ended.code else []
+    how = f"{ended.how}{f': {last[0][-200:]}' if last else ''}"
+    failed = Comparison(fault=said.get("fault") or f"a first try in a process of its own {how}.")
+    if said.get("by") == library.key and not said.get("passing"):
+        _kept(home).keep(_facts(target, options, library), asdict(failed))
+    return failed
+
+
+def _tried(target: Metadata, options: EngineOptions, library: Library) -> tuple[Ended, dict[str, Any]]:
+    """How the child ended, and what it wrote down."""
     with tempfile.TemporaryDirectory(prefix="localspec-compare-") as folder:
         notes = Path(folder) / "notes.json"
         order = {
@@ -160,18 +178,7 @@ def compare(
         said: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             said = json.loads(notes.read_text(encoding="utf-8"))
-    with suppress(KeyError, TypeError, ValueError, AttributeError):
-        before = known_comparison(target, options, library, home)
-        found = replace(Comparison.from_dict(said["found"]), tries=1 + (before.tries if before else 0))
-        _kept(home).keep(_facts(target, options, library), asdict(found))
-        return found
-    last = ended.said.splitlines()[-1:] if ended.code else []
-    how = f"{ended.how}{f': {last[0][-200:]}' if last else ''}"
-    fault = said.get("fault") or f"a first try of {name} in a process of its own {how}."
-    failed = Comparison(fault=fault)
-    if said.get("by") == library.key and not said.get("passing"):
-        _kept(home).keep(_facts(target, options, library), asdict(failed))
-    return failed
+        return ended, said
 
 
 def forget(target: Metadata, options: EngineOptions, library: Library, home: Path | None) -> None:
