@@ -184,6 +184,7 @@ def test_auto_takes_the_faster_one_that_agrees_and_compares_once(
                 reason == "a token is expected to take 0.91 of the time that the made-up library takes here"
             )
             assert {weights.path for weights in both[1].opened} == set(files)
+            assert llm.unload() and llm.engine.library is both[1], "and where it is loaded again"
     assert compared == ["target.gguf"] and both[0].opened == []
 
 
