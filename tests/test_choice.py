@@ -20,8 +20,9 @@ from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.sampling import kl_divergence
-from localspec.engine import choice, trust
-from localspec.engine.choice import ACCEPTANCE, MARGIN, known_choice
+from localspec.engine import choice, contest, trust
+from localspec.engine.choice import known_choice
+from localspec.engine.contest import ACCEPTANCE, MARGIN, Contest
 from localspec.engine.draft_copy import _useful_formats
 from localspec.engine.libraries import library_for, named
 from localspec.engine.measured_costs import Costs, strict_sentence
@@ -73,7 +74,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeLibrary, FakeLibrary]:
 def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeLibrary, ...]:
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: libraries)
     monkeypatch.setattr(choice, "libraries", lambda: libraries)
-    monkeypatch.setattr(choice, "LEAST_BYTES", 0)
+    monkeypatch.setattr(contest, "LEAST_BYTES", 0)
     monkeypatch.setattr(choice, "usable", lambda *_: "")
     monkeypatch.setattr(trust, "reference", lambda: libraries[0])
     return libraries
@@ -98,6 +99,17 @@ def finding(monkeypatch: pytest.MonkeyPatch) -> Compare:
 
 def load(files: Sequence[Path], home: Path, **options: Any) -> LLM:
     return LLM.from_files(*files, **{"draft_tokens": 3, "n_ctx": 256, "home": home, **options})
+
+
+def cheap_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pass of the draft take 0.3 of the target's, whatever the sizes of these tiny files are."""
+
+    def timed(contest: Contest, found: Comparison, library: Library) -> Costs:
+        table = found.costs(library)
+        assert table is not None
+        return Costs(table, CostTable({1: 0.3 * table.time(1)}) if contest.draft else None)
+
+    monkeypatch.setattr(Contest, "_timed", timed)
 
 
 def computing(files: Sequence[Path], home: Path, **options: Any) -> str:
@@ -235,9 +247,7 @@ def test_the_library_with_the_fewest_expected_seconds_is_chosen(
 ) -> None:  # fmt: skip
     """One is faster alone, the other where drafts are checked: it depends on the pair."""
     finding(agreeing(seconds={"fake": {1: 0.050, 4: 0.200}, "ik": {1: 0.054, 4: 0.070}}))
-    monkeypatch.setattr(choice._Contest, "_timed", lambda contest, found, library: Costs(
-        found.costs(library), CostTable({1: 0.3 * found.costs(library).time(1)}) if contest.draft else None
-    ))  # fmt: skip
+    cheap_draft(monkeypatch)
     expected = "ik" if drafts else "fake"
     assert computing(files if drafts else files[:1], tmp_path) == expected
     assert computing(files, tmp_path / "other", no_draft=not drafts) == expected
@@ -252,7 +262,7 @@ def test_measured_costs_of_both_outweigh_the_few_passes_of_the_comparison(
 ) -> None:
     finding(agreeing())
     known = {"ik": Costs(CostTable({1: 0.09, 8: 0.5}), CostTable({1: 0.03}))}
-    monkeypatch.setattr(choice, "pair_costs", lambda *facts: known.get(facts[-1].key))
+    monkeypatch.setattr(contest, "pair_costs", lambda *facts: known.get(facts[-1].key))
     assert computing(files, tmp_path) == "ik", "the other's were not measured"
     known["fake"] = Costs(CostTable({1: 0.06, 8: 0.3}), CostTable({1: 0.02}))
     assert computing(files, tmp_path) == "fake"
@@ -271,6 +281,26 @@ def test_seconds_per_token_are_those_of_the_best_draft_length() -> None:
     assert controller.seconds_per_token(0, ACCEPTANCE) == pytest.approx(min(1.0, *cost.values()))
     assert AdaptiveController(target, CostTable({1: 0.9})).seconds_per_token(0, ACCEPTANCE) == 1.0
     assert AdaptiveController(target).seconds_per_token(0, ACCEPTANCE) == 1.0
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_the_fastest_plain_decoding_that_is_known_is_what_others_are_measured_against(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, drafts: bool,
+) -> None:  # fmt: skip
+    cheap_draft(monkeypatch)
+    monkeypatch.setattr(both[0], "key", "llama")
+    times = {"llama": {1: 0.05, 4: 0.2}, "ik": {1: 0.06, 4: 0.06 if drafts else 0.2}}
+    target, draft = map(read_metadata, files)
+
+    def share(library: str) -> float:
+        return known_choice(target, draft, EngineOptions(library=library), tmp_path).plain_share
+
+    assert share("auto") == share("ik") == share("llama") == 1.0, "nothing is known"
+    finding(agreeing(seconds=times))
+    assert computing(files, tmp_path) == ("ik" if drafts else "llama")
+    assert share("auto") == pytest.approx(5 / 6 if drafts else 1.0)
+    assert (share("ik"), share("llama")) == (pytest.approx(5 / 6), 1.0)
 
 
 def test_with_the_target_on_a_gpu_the_reference_computes(
@@ -642,7 +672,7 @@ def test_a_conversation_of_one_library_is_read_again_by_the_other(files: Files, 
 def test_the_real_libraries_agree_on_a_file_in_a_child(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "LEAST_BYTES", 0)
+    monkeypatch.setattr(contest, "LEAST_BYTES", 0)
     with load(files, tmp_path, threads=1) as llm:
         assert llm.warnings == () and "a token is expected to take" in str(llm.settings["library"])
         ours = llm.engine.library.key
