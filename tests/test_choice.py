@@ -20,14 +20,15 @@ from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.sampling import kl_divergence
-from localspec.engine import choice, contest, trust
+from localspec.engine import choice, comparing, contest, trust
 from localspec.engine.choice import known_choice
+from localspec.engine.comparing import Reading
 from localspec.engine.contest import ACCEPTANCE, MARGIN, Contest
 from localspec.engine.draft_copy import _useful_formats
 from localspec.engine.libraries import library_for, named
 from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import EngineOptions
-from localspec.engine.trust import Comparison, Reading, known_comparison
+from localspec.engine.trust import Comparison, known_comparison
 from localspec.errors import (
     BackendError,
     InvalidRequest,
@@ -76,7 +77,8 @@ def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeL
     monkeypatch.setattr(choice, "libraries", lambda: libraries)
     monkeypatch.setattr(contest, "LEAST_BYTES", 0)
     monkeypatch.setattr(choice, "usable", lambda *_: "")
-    monkeypatch.setattr(trust, "reference", lambda: libraries[0])
+    for module in (trust, comparing):
+        monkeypatch.setattr(module, "reference", lambda: libraries[0])
     return libraries
 
 
@@ -227,13 +229,13 @@ def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
 
 def test_a_tie_that_rounding_decides_is_no_difference() -> None:
     rows = np.full((24, 8), -9.0, dtype=np.float32)
-    rows[:, 2], rows[:, 5] = 1.0, 1.0 - trust.TIE / 2
+    rows[:, 2], rows[:, 5] = 1.0, 1.0 - comparing.TIE / 2
     others = rows.copy()
-    others[:5, 5] += trust.TIE
+    others[:5, 5] += comparing.TIE
     ours, tied = Reading("fake", rows, {1: [1.0]}), Reading("ik", others, {1: [1.0]})
-    assert trust.compared(ours, tied).differing == 0
-    rows[:, 5] -= trust.TIE
-    assert trust.compared(ours, tied).differing == 5 and not trust.compared(ours, tied).trusted
+    assert comparing.compared(ours, tied).differing == 0
+    rows[:, 5] -= comparing.TIE
+    assert comparing.compared(ours, tied).differing == 5 and not comparing.compared(ours, tied).trusted
 
 
 def test_one_likeliest_token_may_differ() -> None:
@@ -544,12 +546,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the child does is done here, where libraries are made up."""
 
     def run(entry: str, argument: str, _seconds: float, _folder: Path, _check: object) -> Ended:
-        assert entry == "localspec.engine.trust:main"
-        trust.main(argument)
+        assert entry == "localspec.engine.comparing:main"
+        comparing.main(argument)
         return Ended(0, "")
 
     monkeypatch.setattr(trust, "run_in_child", run)
-    monkeypatch.setattr(trust, "text_ids", lambda _metadata, size: [65 + index % 20 for index in range(size)])
+    monkeypatch.setattr(
+        comparing, "text_ids", lambda _metadata, size: [65 + index % 20 for index in range(size)]
+    )
 
 
 @pytest.mark.usefixtures("in_process")
@@ -584,9 +588,9 @@ def test_logits_that_are_no_numbers_are_not_trusted(value: float) -> None:
     rows = np.zeros((24, 8), dtype=np.float32)
     wrong = rows.copy()
     wrong[7, 3] = value
-    found = trust.compared(Reading("fake", rows, {1: [1.0]}), Reading("ik", wrong, {1: [1.0]}))
+    found = comparing.compared(Reading("fake", rows, {1: [1.0]}), Reading("ik", wrong, {1: [1.0]}))
     assert not found.trusted and "no numbers" in found.figures
-    assert trust.compared(*[Reading("fake", rows, {1: [1.0]})] * 2).trusted
+    assert comparing.compared(*[Reading("fake", rows, {1: [1.0]})] * 2).trusted
 
 
 def test_passes_that_were_disturbed_are_timed_again_on_a_calm_machine(
@@ -598,7 +602,7 @@ def test_passes_that_were_disturbed_are_timed_again_on_a_calm_machine(
 ) -> None:
     rows = np.zeros((24, 8), dtype=np.float32)
     calm, disturbed = Reading("fake", rows, {1: [1.0, 1.1, 9.0]}), Reading("ik", rows, {1: [1.0, 1.6, 1.7]})
-    assert trust.compared(calm, calm).steady and not trust.compared(calm, disturbed).steady
+    assert comparing.compared(calm, calm).steady and not comparing.compared(calm, disturbed).steady
     busy = 0.9
     monkeypatch.setattr(choice, "busy_share", lambda: busy)
     compared = finding(agreeing(steady=False))
@@ -616,7 +620,7 @@ def test_passes_that_were_disturbed_are_timed_again_on_a_calm_machine(
 def test_a_machine_that_is_never_quiet_is_not_asked_for_ever(
     files: Files, both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "UNSTEADY", 0.0)
+    monkeypatch.setattr(comparing, "UNSTEADY", 0.0)
     monkeypatch.setattr(choice, "busy_share", lambda: 0.0)
     told: list[str] = []
     for _ in range(trust.MOST_TRIES + 2):
