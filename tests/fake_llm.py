@@ -62,8 +62,10 @@ class FakeLLM:
     `full` fills the context, `cut` reaches the longest answer, `plain` drafts nothing.
     """
 
-    def __init__(self, drafting: str = "on, 3 tokens a round", warnings: tuple[str, ...] = ()) -> None:
-        self.drafting = drafting
+    def __init__(
+        self, drafting: str = "on, 3 tokens a round", warnings: tuple[str, ...] = (), hint: str = ""
+    ) -> None:
+        self.drafting, self.hint = drafting, hint
         self.warnings = warnings
         self.settings = {**SETTINGS, "drafting": drafting}
         self.calls: list[dict[str, Any]] = []

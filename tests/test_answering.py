@@ -47,7 +47,7 @@ class FakeEngine:
             eog_tokens=eog,
             tokenize=lambda text, **_options: [ord(letter) - 97 for letter in text],
         )
-        self.target = SimpleNamespace(n_vocab=V, n_ctx=n_ctx)
+        self.target = SimpleNamespace(n_vocab=V, n_ctx=n_ctx, threads=1)
         self.session = Session(context)
         self.prefixes = KeptPrefixes(0, 0)
         self._drafter = DRAFTERS[drafter]()

@@ -76,7 +76,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeL
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: libraries)
     monkeypatch.setattr(choice, "libraries", lambda: libraries)
     monkeypatch.setattr(contest, "LEAST_BYTES", 0)
-    monkeypatch.setattr(choice, "usable", lambda *_: "")
+    monkeypatch.setattr(choice, "why_not_together", lambda *_: "")
     for module in (trust, comparing):
         monkeypatch.setattr(module, "reference", lambda: libraries[0])
     return libraries
@@ -175,7 +175,7 @@ def test_a_library_that_does_not_run_here_is_refused_or_passed_over(
     def usable(library: Library, _home: Path | None) -> str:
         return "It crashed beside the other." if library.key == "ik" else ""
 
-    monkeypatch.setattr(choice, "usable", usable)
+    monkeypatch.setattr(choice, "why_not_together", usable)
     with pytest.raises(BackendError, match="It crashed beside the other"):
         load(files, tmp_path, library="ik")
     with load(files, tmp_path) as llm:
@@ -303,6 +303,9 @@ def test_the_fastest_plain_decoding_that_is_known_is_what_others_are_measured_ag
     assert computing(files, tmp_path) == ("ik" if drafts else "llama")
     assert share("auto") == pytest.approx(5 / 6 if drafts else 1.0)
     assert (share("ik"), share("llama")) == (pytest.approx(5 / 6), 1.0)
+    with load(files, tmp_path, draft_tokens="auto", library="ik") as llm:
+        assert llm._keeper.adaptive is not None
+        assert llm._keeper.adaptive.plain_share == pytest.approx(5 / 6)
 
 
 def test_with_the_target_on_a_gpu_the_reference_computes(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from localspec.answers.request import Completion
 from localspec.cli import chat as chat_command
 from localspec.cli import download_progress as pulling
 from localspec.cli import main, opening, terminal
@@ -84,6 +85,19 @@ def test_figures_and_drafting_go_to_standard_error() -> None:
         in stderr
     )
     assert "tokens/s" in stderr
+
+
+def test_a_hint_stands_under_the_first_line_or_else_under_the_figures(
+    llm: FakeLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = Completion.__init__
+    monkeypatch.setattr(Completion, "__init__", lambda self, **fields: true(self, **fields, hint="Do this."))
+    assert run("-p", "hello").stderr.splitlines()[-1] == "Do this."
+    llm.hint = "Do this."
+    first, second, *rest = run("-p", "hello").stderr.splitlines()
+    assert first.endswith("drafting on, 3 tokens a round")
+    assert (second, "Do this." in rest) == ("Do this.", False)
+    assert "Do this." not in run("-q", "-p", "hello").stderr
 
 
 @pytest.mark.usefixtures("llm")
@@ -259,6 +273,7 @@ def test_json_is_one_object_with_everything() -> None:
         "sampling",
         "seed",
         "drafting",
+        "hint",
         "notice",
     ]
     assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == (

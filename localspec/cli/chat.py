@@ -173,6 +173,7 @@ def _answer_once(
 ) -> None:
     with opening.engine(options, consent) as llm:
         write = _discard if as_json else write_answer
+        told = {"", llm.hint}
         conversation = llm.conversation(system, **options.conversation())
         completion = write_out(lambda: conversation.ask(question), write)
         if as_json and completion.finish_reason != "cancelled":
@@ -185,6 +186,7 @@ def _answer_once(
                 "sampling": _json_ready(options.sampling()),
                 "seed": completion.seed,
                 "drafting": completion.drafting,
+                "hint": completion.hint,
                 "notice": completion.notice,
             }
             write_json(fields)
@@ -194,6 +196,8 @@ def _answer_once(
         say(completion.notice)
     if not consent.quiet:
         say(figures(completion, options.max_tokens), dim=True)
+        if completion.hint not in told:
+            say(completion.hint, dim=True)
     elif is_terminal(sys.stdout) and (cut := cut_off(completion, options.max_tokens)):
         say(cut, dim=True)
     if completion.finish_reason == "cancelled":

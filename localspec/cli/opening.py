@@ -197,14 +197,14 @@ def pair_title(options: ModelOptions, llm: LLM) -> str:
 
 
 def _introduction(options: ModelOptions, llm: LLM) -> str:
-    """One line: pair, files, what computes, drafting on or off and why."""
+    """A line: pair, files, what computes, drafting on or off and why; a second one where something would help."""
     name = options.pair_name()
     models = (llm.settings.get("target"), llm.settings.get("draft"))
     files = " + ".join(Path(str(model["file"])).name for model in models if isinstance(model, dict))
     title = "" if name is None else f"{name or _default_pair()}: "
     library = llm.settings.get("library")
     by = f"computed by {library['name']}, " if isinstance(library, dict) else ""
-    return f"{title}{files}, {by}drafting {llm.drafting}"
+    return f"{title}{files}, {by}drafting {llm.drafting}\n{llm.hint}".rstrip()
 
 
 def _default_pair() -> str:

@@ -109,7 +109,9 @@ _MODEL_OPTIONS = (
     _option("-n", "--max-tokens", type=int, help="Longest answer, in tokens.  [default: until the end]"),
     _option("-c", "--ctx-size", type=int, default=4096, help="Context, in tokens."),
     _option("-s", "--seed", type=int, help="Seed of the random draws.  [default: another one each time]"),
-    _option("-t", "--threads", type=int, help="CPU threads.  [default: physical cores]"),
+    _option(
+        "-t", "--threads", type=int, help="CPU threads.  [default: the physical cores that others leave]"
+    ),
     _option("-ngl", "--gpu-layers", type=GPU_LAYERS, default="auto", help="Target layers on the GPU."),
     _option("-ngld", "--draft-gpu-layers", type=GPU_LAYERS, default="auto", help="Draft layers on the GPU."),
     _option("--temp", type=float, default=0.8, help="Temperature; 0 always takes the most likely token."),

@@ -86,18 +86,10 @@ def check_cache() -> Iterator[Finding]:
 def _places(folder: Path) -> Iterator[Path]:
     """The folder, or the one that it would be made in, and localspec's folders inside it."""
     yield _existing(folder)
-    names = (
-        "files",
-        "partial",
-        "locks",
-        "prepared",
-        "calibration",
-        "strict",
-        "libraries",
-        "references",
+    for name in (
+        "files", "partial", "locks", "prepared", "calibration", "strict", "libraries", "together", "references",
         "pairs",
-    )
-    for name in names:
+    ):  # fmt: skip
         if (folder / name).exists():
             yield folder / name
 

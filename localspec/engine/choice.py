@@ -20,9 +20,9 @@ from localspec.engine.libraries import (
     installed,
     libraries,
     library_for,
-    usable,
 )
 from localspec.engine.options import EngineOptions, Notify
+from localspec.engine.together import why_not_together
 from localspec.engine.trust import Comparison, compare, forget
 from localspec.errors import (
     BackendError,
@@ -128,7 +128,7 @@ def _chosen(
     first = library_for(target, draft, options.library)
     other = next((library for library in libraries() if library.key in LIKELY), first)
     if options.library != AUTO:
-        if compare is not None and (reason := usable(first, home)):
+        if compare is not None and (reason := why_not_together(first, home)):
             raise BackendError(reason, ANOTHER)
         return _asked_for(first, Contest(libraries()[0], other, target, draft, options, home))
     if other is first or not installed(other):
@@ -138,7 +138,7 @@ def _chosen(
     if why := contest.hopeless or ("" if compare is None else contest.refusals(compared=found is not None)):
         return Choice(first, why)
     if compare is not None:
-        if reason := usable(other, home):
+        if reason := why_not_together(other, home):
             return Choice(
                 first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",)
             )

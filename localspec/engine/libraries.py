@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import BackendError, ModelLoadError
@@ -41,11 +40,6 @@ def installed(library: Library) -> bool:
         return bool(library.version)
     except BackendError:
         return False
-
-
-def usable(library: Library, home: Path | None) -> str:
-    """Why it cannot be used in a process beside the reference, in a sentence, or ""."""
-    return "" if library is reference() or installed(library) else f"{library.package} is not installed."
 
 
 def library_for(target: Metadata, draft: Metadata | None = None, asked: str = AUTO) -> Library:

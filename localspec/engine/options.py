@@ -26,8 +26,8 @@ _SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", 
 class EngineOptions:
     """How both models are loaded.
 
-    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores
-    (cut to the processors that there are).
+    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads (cut to the processors that
+    there are); None: before each pass as many of the physical cores as other programs leave.
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
     check_memory: refuse models that exceed the free memory by estimate.
