@@ -20,14 +20,23 @@ from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.sampling import kl_divergence
-from localspec.engine import choice, trust
-from localspec.engine.choice import ACCEPTANCE, MARGIN, known_choice
+from localspec.engine import choice, comparing, contest, trust
+from localspec.engine.choice import known_choice
+from localspec.engine.comparing import Reading
+from localspec.engine.contest import ACCEPTANCE, MARGIN, Contest
 from localspec.engine.draft_copy import _useful_formats
 from localspec.engine.libraries import library_for, named
 from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import EngineOptions
-from localspec.engine.trust import Comparison, Reading, known_comparison
-from localspec.errors import BackendError, InvalidRequest, LoadCancelled, MemoryShort, ModelLoadError
+from localspec.engine.trust import Comparison, known_comparison
+from localspec.errors import (
+    BackendError,
+    InvalidRequest,
+    LoadCancelled,
+    MemoryShort,
+    ModelLoadError,
+    PairingError,
+)
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.prospect import prospect
 from localspec.system.child import Ended
@@ -36,7 +45,7 @@ from localspec.system.progress import Stage
 from .fake_library import FakeLibrary, FakeWeights
 from .storekit import Shelf
 from .test_library import FIRST, GREEDY, plain, refusing
-from .tinygguf import write_pair
+from .tinygguf import NORMAL, Vocab, write_pair, write_tokenizer_only
 
 Files = tuple[Path, Path]
 Compare = Callable[[Comparison], list[str]]
@@ -66,9 +75,10 @@ def both(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeLibrary, FakeLibrary]:
 def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeLibrary, ...]:
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: libraries)
     monkeypatch.setattr(choice, "libraries", lambda: libraries)
-    monkeypatch.setattr(choice, "LEAST_BYTES", 0)
+    monkeypatch.setattr(contest, "LEAST_BYTES", 0)
     monkeypatch.setattr(choice, "why_not_together", lambda *_: "")
-    monkeypatch.setattr(trust, "reference", lambda: libraries[0])
+    for module in (trust, comparing):
+        monkeypatch.setattr(module, "reference", lambda: libraries[0])
     return libraries
 
 
@@ -91,6 +101,17 @@ def finding(monkeypatch: pytest.MonkeyPatch) -> Compare:
 
 def load(files: Sequence[Path], home: Path, **options: Any) -> LLM:
     return LLM.from_files(*files, **{"draft_tokens": 3, "n_ctx": 256, "home": home, **options})
+
+
+def cheap_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pass of the draft take 0.3 of the target's, whatever the sizes of these tiny files are."""
+
+    def timed(contest: Contest, found: Comparison, library: Library) -> Costs:
+        table = found.costs(library)
+        assert table is not None
+        return Costs(table, CostTable({1: 0.3 * table.time(1)}) if contest.draft else None)
+
+    monkeypatch.setattr(Contest, "_timed", timed)
 
 
 def computing(files: Sequence[Path], home: Path, **options: Any) -> str:
@@ -177,6 +198,7 @@ def test_auto_takes_the_faster_one_that_agrees_and_compares_once(
                 reason == "a token is expected to take 0.91 of the time that the made-up library takes here"
             )
             assert {weights.path for weights in both[1].opened} == set(files)
+            assert llm.unload() and llm.engine.library is both[1], "and where it is loaded again"
     assert compared == ["target.gguf"] and both[0].opened == []
 
 
@@ -197,7 +219,9 @@ def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
         with load(files, tmp_path) as llm:
             assert llm.engine.library is both[0]
             reason = llm.settings["library"]["reason"]  # type: ignore[index]
-            assert said in reason and "the other one is not trusted with target.gguf" in reason
+            assert said in reason
+            verdict = "left aside for" if found.fault else "not trusted with"
+            assert reason.startswith(f"the other one is {verdict} target.gguf: ")
             assert llm.warnings == ((f"{reason}; the made-up library computes.",) if is_first else ())
     assert len(compared) == 1
     assert computing(files, tmp_path, library="ik") == "ik", "the user's word counts"
@@ -205,13 +229,13 @@ def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
 
 def test_a_tie_that_rounding_decides_is_no_difference() -> None:
     rows = np.full((24, 8), -9.0, dtype=np.float32)
-    rows[:, 2], rows[:, 5] = 1.0, 1.0 - trust.TIE / 2
+    rows[:, 2], rows[:, 5] = 1.0, 1.0 - comparing.TIE / 2
     others = rows.copy()
-    others[:5, 5] += trust.TIE
+    others[:5, 5] += comparing.TIE
     ours, tied = Reading("fake", rows, {1: [1.0]}), Reading("ik", others, {1: [1.0]})
-    assert trust.compared(ours, tied).differing == 0
-    rows[:, 5] -= trust.TIE
-    assert trust.compared(ours, tied).differing == 5 and not trust.compared(ours, tied).trusted
+    assert comparing.compared(ours, tied).differing == 0
+    rows[:, 5] -= comparing.TIE
+    assert comparing.compared(ours, tied).differing == 5 and not comparing.compared(ours, tied).trusted
 
 
 def test_one_likeliest_token_may_differ() -> None:
@@ -225,9 +249,7 @@ def test_the_library_with_the_fewest_expected_seconds_is_chosen(
 ) -> None:  # fmt: skip
     """One is faster alone, the other where drafts are checked: it depends on the pair."""
     finding(agreeing(seconds={"fake": {1: 0.050, 4: 0.200}, "ik": {1: 0.054, 4: 0.070}}))
-    monkeypatch.setattr(choice._Contest, "_timed", lambda contest, found, library: Costs(
-        found.costs(library), CostTable({1: 0.3 * found.costs(library).time(1)}) if contest.draft else None
-    ))  # fmt: skip
+    cheap_draft(monkeypatch)
     expected = "ik" if drafts else "fake"
     assert computing(files if drafts else files[:1], tmp_path) == expected
     assert computing(files, tmp_path / "other", no_draft=not drafts) == expected
@@ -242,7 +264,7 @@ def test_measured_costs_of_both_outweigh_the_few_passes_of_the_comparison(
 ) -> None:
     finding(agreeing())
     known = {"ik": Costs(CostTable({1: 0.09, 8: 0.5}), CostTable({1: 0.03}))}
-    monkeypatch.setattr(choice, "pair_costs", lambda *facts: known.get(facts[-1].key))
+    monkeypatch.setattr(contest, "pair_costs", lambda *facts: known.get(facts[-1].key))
     assert computing(files, tmp_path) == "ik", "the other's were not measured"
     known["fake"] = Costs(CostTable({1: 0.06, 8: 0.3}), CostTable({1: 0.02}))
     assert computing(files, tmp_path) == "fake"
@@ -263,6 +285,29 @@ def test_seconds_per_token_are_those_of_the_best_draft_length() -> None:
     assert AdaptiveController(target).seconds_per_token(0, ACCEPTANCE) == 1.0
 
 
+@pytest.mark.parametrize("drafts", [True, False])
+def test_the_fastest_plain_decoding_that_is_known_is_what_others_are_measured_against(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, drafts: bool,
+) -> None:  # fmt: skip
+    cheap_draft(monkeypatch)
+    monkeypatch.setattr(both[0], "key", "llama")
+    times = {"llama": {1: 0.05, 4: 0.2}, "ik": {1: 0.06, 4: 0.06 if drafts else 0.2}}
+    target, draft = map(read_metadata, files)
+
+    def share(library: str) -> float:
+        return known_choice(target, draft, EngineOptions(library=library), tmp_path).plain_share
+
+    assert share("auto") == share("ik") == share("llama") == 1.0, "nothing is known"
+    finding(agreeing(seconds=times))
+    assert computing(files, tmp_path) == ("ik" if drafts else "llama")
+    assert share("auto") == pytest.approx(5 / 6 if drafts else 1.0)
+    assert (share("ik"), share("llama")) == (pytest.approx(5 / 6), 1.0)
+    with load(files, tmp_path, draft_tokens="auto", library="ik") as llm:
+        assert llm._keeper.adaptive is not None
+        assert llm._keeper.adaptive.plain_share == pytest.approx(5 / 6)
+
+
 def test_with_the_target_on_a_gpu_the_reference_computes(
     files: Files,
     both: tuple[FakeLibrary, FakeLibrary],
@@ -271,8 +316,34 @@ def test_with_the_target_on_a_gpu_the_reference_computes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = finding(agreeing())
+    assert computing(files, tmp_path, gpu_layers=5) == "fake", "layers were asked for"
     monkeypatch.setattr(both[0], "resolve_gpu_layers", lambda *_: 99)
     assert computing(files, tmp_path) == "fake" and compared == []
+
+
+def test_a_pair_that_does_not_fit_is_refused_before_anything_is_compared(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    compared = finding(agreeing())
+    stranger = write_tokenizer_only(tmp_path / "stranger.gguf", Vocab(["a", "b", "c"], [NORMAL] * 3, {}))
+    with pytest.raises(PairingError):
+        load([files[0], stranger], tmp_path)
+    assert compared == []
+
+
+@pytest.mark.usefixtures("both")
+def test_what_cannot_be_compared_now_is_computed_by_the_reference(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> Ended:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trust, "run_in_child", run)
+    for _ in range(2):
+        with load(files, tmp_path) as llm:
+            assert llm.engine.library.key == "fake"
+            assert "is left aside for target.gguf: they could not be compared" in llm.warnings[0]
+            assert "No space left" in llm.warnings[0]
 
 
 def test_what_the_other_one_cannot_is_computed_by_the_reference_without_a_word(
@@ -478,12 +549,14 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the child does is done here, where libraries are made up."""
 
     def run(entry: str, argument: str, _seconds: float, _folder: Path, _check: object) -> Ended:
-        assert entry == "localspec.engine.trust:main"
-        trust.main(argument)
+        assert entry == "localspec.engine.comparing:main"
+        comparing.main(argument)
         return Ended(0, "")
 
     monkeypatch.setattr(trust, "run_in_child", run)
-    monkeypatch.setattr(trust, "text_ids", lambda _metadata, size: [65 + index % 20 for index in range(size)])
+    monkeypatch.setattr(
+        comparing, "text_ids", lambda _metadata, size: [65 + index % 20 for index in range(size)]
+    )
 
 
 @pytest.mark.usefixtures("in_process")
@@ -518,9 +591,9 @@ def test_logits_that_are_no_numbers_are_not_trusted(value: float) -> None:
     rows = np.zeros((24, 8), dtype=np.float32)
     wrong = rows.copy()
     wrong[7, 3] = value
-    found = trust.compared(Reading("fake", rows, {1: [1.0]}), Reading("ik", wrong, {1: [1.0]}))
+    found = comparing.compared(Reading("fake", rows, {1: [1.0]}), Reading("ik", wrong, {1: [1.0]}))
     assert not found.trusted and "no numbers" in found.figures
-    assert trust.compared(*[Reading("fake", rows, {1: [1.0]})] * 2).trusted
+    assert comparing.compared(*[Reading("fake", rows, {1: [1.0]})] * 2).trusted
 
 
 def test_passes_that_were_disturbed_are_timed_again_on_a_calm_machine(
@@ -532,7 +605,7 @@ def test_passes_that_were_disturbed_are_timed_again_on_a_calm_machine(
 ) -> None:
     rows = np.zeros((24, 8), dtype=np.float32)
     calm, disturbed = Reading("fake", rows, {1: [1.0, 1.1, 9.0]}), Reading("ik", rows, {1: [1.0, 1.6, 1.7]})
-    assert trust.compared(calm, calm).steady and not trust.compared(calm, disturbed).steady
+    assert comparing.compared(calm, calm).steady and not comparing.compared(calm, disturbed).steady
     busy = 0.9
     monkeypatch.setattr(choice, "busy_share", lambda: busy)
     compared = finding(agreeing(steady=False))
@@ -550,7 +623,7 @@ def test_passes_that_were_disturbed_are_timed_again_on_a_calm_machine(
 def test_a_machine_that_is_never_quiet_is_not_asked_for_ever(
     files: Files, both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "UNSTEADY", 0.0)
+    monkeypatch.setattr(comparing, "UNSTEADY", 0.0)
     monkeypatch.setattr(choice, "busy_share", lambda: 0.0)
     told: list[str] = []
     for _ in range(trust.MOST_TRIES + 2):
@@ -606,7 +679,7 @@ def test_a_conversation_of_one_library_is_read_again_by_the_other(files: Files, 
 def test_the_real_libraries_agree_on_a_file_in_a_child(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "LEAST_BYTES", 0)
+    monkeypatch.setattr(contest, "LEAST_BYTES", 0)
     with load(files, tmp_path, threads=1) as llm:
         assert llm.warnings == () and "a token is expected to take" in str(llm.settings["library"])
         ours = llm.engine.library.key

@@ -44,7 +44,7 @@ class Engine:
     no_draft_reason: why nothing is drafted, or "".
     home, notify: where measurements of strict mode are kept, and who is told that they are made.
     cancel: the flag that stops passes; by default one of its own.
-    library: what computes; by default the first that can compute the target.
+    library: what computes; by default that of the options, for "auto" the first that can compute the files.
     vocab: the target's vocabulary, whose ids everything here speaks.
     threads: decides how many threads passes have; None where that was asked for, or a GPU computes the target.
     """

@@ -270,6 +270,7 @@ class EngineKeeper:
             max_width=engine.target.n_outputs,
             threads=engine.threads,
             costs_for=self._tables(engine, costs),
+            plain_share=self.choice.plain_share,
         )
         return self.adaptive
 

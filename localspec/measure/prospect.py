@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.choice import Choice, known_choice, pair_costs
+from localspec.engine.choice import Choice, known_choice
+from localspec.engine.contest import pair_costs
 from localspec.engine.memory import Load, memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
 from localspec.gguf.metadata import Metadata
