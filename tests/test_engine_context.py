@@ -86,7 +86,7 @@ def test_it_is_said_when_and_why_the_draft_model_ended_in_an_answer(unlike: dict
 def test_a_conversation_that_is_longer_from_the_start_is_not_drafted_for(
     unlike: dict[str, Path], monkeypatch: pytest.MonkeyPatch, draft_tokens: int | str
 ) -> None:
-    monkeypatch.setattr("localspec.decoding.adaptive.AdaptivePlan.take", lambda *_arguments: False)
+    monkeypatch.setattr("localspec.decoding.adaptive_plan.AdaptivePlan.take", lambda *_arguments: False)
     answer = answered(unlike["target"], unlike["short"], list(range(65, 125)), draft_tokens=draft_tokens)
     assert answer.stats.drafted == 0 and answer.stats.draft_ended_at == 48
     assert answer.drafting == "off: the draft model ended at token 48: its context holds 48 tokens"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 
+from localspec.decoding.adaptive_plan import BEST_ACCEPTANCE, AdaptivePlan
 from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
 from localspec.decoding.costs import CostTable
 from localspec.decoding.estimates import Average, Buckets, Ledger
@@ -22,8 +22,6 @@ FIRST_PROBE, LAST_PROBE = 16, 128
 """Tokens after which a draft model that does not pay is tried again; doubled while it fails."""
 REUSE = 8
 """Rounds for which the expected seconds of passes are kept."""
-BEST_ACCEPTANCE = 0.95
-"""Acceptance that a draft model reaches on easy text: where even this does not pay, it is not tried."""
 LIKELY, TYPICAL_ANSWER = 0.85, 256
 """Acceptance, and tokens still to come, for which a draft model is expected to be worth reading the prompt."""
 
@@ -265,110 +263,3 @@ class AdaptiveController:
             paid = len(step.tokens) * self.target.time(1, step.length) > step.seconds
             self._probe_after = FIRST_PROBE if paid else min(2 * self._probe_after, LAST_PROBE)
         self._since_model = 0
-
-
-@dataclass
-class AdaptivePlan:
-    """One round's decisions.
-
-    taken: drafter and confidence of each drafted token. foreseen: what free drafters foresaw and was not taken, so that
-    they are judged also while they are not used.
-    """
-
-    controller: AdaptiveController
-    limit: int
-    length: int
-    taken: list[tuple[str, float]] = field(default_factory=list)
-    foreseen: list[tuple[str, float, int]] = field(default_factory=list)
-    survival: float = 1.0
-    pass_seconds: float = 0.0
-    probing: bool = False
-    _rate: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._rate = self.controller.rate(self.limit, self.length)
-
-    @property
-    def room(self) -> int:
-        """Tokens that still fit."""
-        return self.limit - len(self.taken)
-
-    def pays_for_pass(self, drafter: str, num_pending: int) -> bool:
-        """Judged with the average acceptance: the next token's confidence is known only after the pass."""
-        controller = self.controller
-        if controller.draft is None or self.room < 1:
-            return False
-        seconds = controller.draft.time(num_pending, self.length)
-        value = self._value(repeat(controller.average.value), self._model_time(), first=seconds)
-        if value <= 0 and not self.taken and not self.pass_seconds and controller.probe_due(self.length):
-            self.probing = True
-            value = self._value(repeat(BEST_ACCEPTANCE), self._model_time(), first=seconds)
-        if value <= 0:
-            return False
-        self.pass_seconds += seconds
-        return True
-
-    def take(self, drafter: str, confidence: float) -> bool:
-        """Judged with this token's confidence, and what may follow it."""
-        if self.room < 1:
-            return False
-        acceptance = self.controller.predictors[drafter].predict(confidence)
-        if drafter == MODEL:
-            ahead: Iterator[float] = chain([acceptance], repeat(self.controller.average.value))
-            value = self._value(ahead, self._model_time())
-        else:
-            predict = self.controller.predictors[drafter].predict
-            # While a copy goes on, the match it rests on grows.
-            value = self._value((predict(confidence + step) for step in range(self.room)), 0.0)
-            value -= 0.0 if self.taken else max(0.0, self._value_of_model())
-        if value <= 0:
-            if drafter == MODEL:
-                self.controller.average.observe(acceptance)
-            return False
-        self.taken.append((drafter, confidence))
-        self.survival *= acceptance
-        return True
-
-    def foresee(self, drafter: str, confidence: float, token: int) -> None:
-        """Compared with what the round commits."""
-        self.foreseen.append((drafter, confidence, token))
-
-    def _value_of_model(self) -> float:
-        """What the draft model would bring instead, in tokens."""
-        if self.controller.draft is None:
-            return 0.0
-        time = self._model_time()
-        return self._value(repeat(self.controller.average.value), time, first=time)
-
-    def _model_time(self) -> float:
-        draft = self.controller.draft
-        return draft.time(1, self.length) if draft else 0.0
-
-    def _value(self, ahead: Iterator[float], pass_time: float, first: float = 0.0) -> float:
-        """The best over all stretches from here: expected tokens minus R times their seconds.
-
-        ahead: acceptance of the tokens to come; first: seconds before the first of them, pass_time: before each other.
-        """
-        controller, count = self.controller, len(self.taken)
-        rate = self._rate
-        plain = controller.target.time(1, self.length)
-        base = self._verify_time(count + 1)
-        # The worst case is that every drafted token is refused: one token for all that time.
-        stake = controller.ledger.stake(plain) + plain - self.pass_seconds
-        tokens, survival, seconds, best = 0.0, self.survival, first, float("-inf")
-        for width, acceptance in zip(range(count + 2, self.limit + 2), ahead, strict=False):
-            survival *= acceptance
-            tokens += survival
-            verify = self._verify_time(width)
-            if seconds + verify <= stake:
-                best = max(best, tokens - rate * (seconds + verify - base))
-            elif verify >= self._verify_time(self.limit + 1):
-                break
-            seconds += pass_time
-            if survival < 0.02:
-                break
-        return best
-
-    def _verify_time(self, width: int) -> float:
-        controller = self.controller
-        return controller.target.scale * controller.calm_times(self.limit + 1, self.length)[width]
