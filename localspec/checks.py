@@ -20,6 +20,8 @@ Listener = TypeVar("Listener", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
 VERIFY = ("auto", "block", "rejection", "coupled")
 """Names of accept rules."""
+LIBRARIES = ("auto", "llama", "ik")
+"""What may be asked to compute: the library that is faster here, or one by its `Library.key`."""
 WHEN_FULL = ("error", "drop_oldest")
 """What a conversation may do when its context is full."""
 
@@ -160,6 +162,15 @@ def check_draft_tokens(value: int | str) -> int | str:
             name="draft_tokens",
         )
     return number
+
+
+def check_library(value: object) -> str:
+    """What is to compute, of LIBRARIES. Raises `InvalidRequest` otherwise."""
+    if not isinstance(value, str) or value not in LIBRARIES:
+        raise InvalidRequest(
+            f"library is {shown(value)}.", f"It must be one of {', '.join(LIBRARIES)}.", name="library"
+        )
+    return value
 
 
 def check_verify(value: object) -> str:

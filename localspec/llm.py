@@ -25,6 +25,7 @@ from localspec.checks import (
     checked_switch,
     text_or_items,
 )
+from localspec.decoding.control import Controller
 from localspec.engine.engine import Engine
 from localspec.engine.keeper import EngineKeeper, Order
 from localspec.engine.loading import Loading, watched
@@ -304,6 +305,10 @@ class LLM:
         """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
         with self._queue.admit(Ticket()):
             yield self._keeper.engine
+
+    def controller(self, draft_tokens: int | str) -> Controller:
+        """Who decides draft lengths: for "auto" the one of all answers, by what passes cost as far as that is known."""
+        return self._keeper.controller(check_draft_tokens(draft_tokens))
 
     def cancel(self) -> None:
         """Stop every answer asked for until now, from any thread; each ends with finish reason `cancelled`.

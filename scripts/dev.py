@@ -27,6 +27,7 @@ STAMP = VENV / "localspec-stamp.json"
 LOG = VENV / "localspec-setup.log"
 OLDEST_PYTHON = (3, 11)
 LLAMA = "llama-cpp-python"
+FAST = "ik-llama-cpp-python"
 EXTRAS = {"chat": "", "test": "test", "soak": "test", "setup": "test"}
 
 USAGE = """\
@@ -136,6 +137,7 @@ def setup(extra: str) -> None:
     compat = ("--config-settings", "editable_mode=compat")
     what = f".[{extra}]" if extra else "."
     pip("installing localspec and the packages it needs", *compat, "--editable", what)
+    install_fast()
     write_stamp(key=setup_key(), extras=sorted({"", extra}))
 
 
@@ -188,12 +190,36 @@ def install_llama() -> None:
     write_stamp(cmake_args=cmake_args())
 
 
+def install_fast() -> None:
+    """Install the second compute library where a wheel of it can be had; everything works without it.
+
+    pip itself leaves it out, without a word, on the systems for which pyproject.toml names none.
+    """
+    requirement = fast_requirement()
+    if is_satisfied(requirement):
+        return
+    try:
+        pip(f"fetching {FAST} (10 to 30 MB)", "--no-deps", "--only-binary", FAST, requirement)
+    except SetupError:
+        say(f"No wheel of {FAST} could be had: set up without it, which may be slower. The log: {LOG}")
+
+
 def llama_requirement() -> str:
     """The pin of llama-cpp-python as pyproject.toml has it."""
+    return next(str(item) for item in project()["dependencies"] if item.startswith(LLAMA))
+
+
+def fast_requirement() -> str:
+    """The pin of the second library, and on which systems it is asked for, as pyproject.toml has it."""
+    return str(project()["optional-dependencies"]["fast"][0])
+
+
+def project() -> dict[str, Any]:
+    """What pyproject.toml says of the project."""
     import tomllib  # not at the top: an older Python must get as far as the sentence about its age
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return next(str(item) for item in project["dependencies"] if item.startswith(LLAMA))
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
 
 
 def is_satisfied(requirement: str) -> bool:

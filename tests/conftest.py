@@ -123,6 +123,16 @@ def _every_report() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _alone() -> Iterator[None]:
+    """Passes have as many threads as on a quiet machine, whatever else runs beside the tests."""
+    from tests.neighbours import Nobody
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localspec.engine.engine.Neighbours", Nobody)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _calibration_folder(tmp_path_factory) -> Iterator[None]:
     """What the tests measure, beside other work, must not reach the user's own calibration."""
     home = tmp_path_factory.mktemp("calibration")

@@ -16,7 +16,7 @@ import numpy as np
 
 from localspec.compute import state
 from localspec.compute.context_options import ContextOptions, StrictForm
-from localspec.compute.probe import Probe
+from localspec.compute.probe import Probe, write_notes
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.errors import (
@@ -171,6 +171,10 @@ class FakeContext:
         last = len(cells) - span.num_padding
         return [self.weights.row(cell) for cell in cells[last - span.num_logits : last]]
 
+    def set_threads(self, count: int) -> None:
+        assert not self.closed and count >= 1
+        self.threads = count
+
     def length(self, sequence_id: int = 0) -> int:
         return len(self._cells[sequence_id])
 
@@ -282,14 +286,16 @@ class FakeLibrary:
     kernels: tuple[int, ...] = ()
     scale: float = 8.0
     opened: list[FakeWeights] = field(default_factory=list)
+    key: str = "fake"
 
-    key = "made-up"
-    draft_formats = ("q4_0",)
     package = "made-up"
     requirement = "'made-up>=1,<2'"
     tested = "1"
     version = "1.0"
+    probe_entry = "tests.fake_library:main"
+    offer = ""
     cache_types = ("f32", "f16")
+    draft_formats = ("q4_0",)
 
     @property
     def all_closed(self) -> bool:
@@ -335,6 +341,11 @@ class FakeLibrary:
 
     def probe(self, seconds: float) -> Probe:
         return Probe(stage="done", version=self.version)
+
+
+def main(path: str) -> None:
+    """Its child of a probe."""
+    write_notes(path, FakeLibrary.package, FakeLibrary, lambda library: ())
 
 
 @lru_cache(1 << 16)

@@ -19,6 +19,7 @@ from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError
 
 SETTINGS = {
+    "library": {"name": "llama.cpp", "build": "llama-cpp-python 0", "reason": "asked for"},
     "target": {"file": "/models/target.gguf", "n_ctx": 4096},
     "draft": {"file": "/models/draft.gguf", "n_ctx": 4096},
 }

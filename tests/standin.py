@@ -37,6 +37,7 @@ def write_wheel(
     return wheel.name
 
 
+FAST = "ik_llama_cpp_python"
 BACKEND = f"import pathlib, zipfile\n\n{inspect.getsource(write_wheel)}"
 LLAMA_BACKEND = """
 import os, time
@@ -97,11 +98,13 @@ class Project:
         self.write_pyproject("")
         self._write_llama()
         write_wheel(self.packages, "pytest", "99", {"pytest.py": PYTEST})
+        write_wheel(self.packages, FAST, "0.1.5", {f"{FAST}.py": ""})
 
-    def write_pyproject(self, comment: str) -> None:
+    def write_pyproject(self, comment: str, where: str = "python_version > '3'") -> None:
         dependencies = 'dependencies = ["click>=8", "llama-cpp-python>=0.3.36,<0.3.37"]'
-        text = f'{BUILD_SYSTEM}\n[project]\nname = "localspec"\nversion = "0"\n{dependencies}\n{comment}\n'
-        (self.root / "pyproject.toml").write_text(text)
+        fast = f'[project.optional-dependencies]\nfast = ["ik-llama-cpp-python==0.1.5; {where}"]'
+        project = f'[project]\nname = "localspec"\nversion = "0"\n{dependencies}\n{fast}\n'
+        (self.root / "pyproject.toml").write_text(f"{BUILD_SYSTEM}\n{project}{comment}\n")
 
     def _write_llama(self) -> None:
         project = '[project]\nname = "llama-cpp-python"\nversion = "0.3.36"\n'

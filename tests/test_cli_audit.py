@@ -32,9 +32,13 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["audit", *map(str, arguments)])
 
 
-def test_tables_and_verdicts_on_standard_output_progress_on_standard_error(models: list[str]) -> None:
-    done = run(*models, *SHORT)
+@pytest.mark.parametrize(("library", "name"), [("llama", "llama.cpp"), ("ik", "ik_llama.cpp")])
+def test_tables_and_verdicts_on_standard_output_progress_on_standard_error(
+    models: list[str], library: str, name: str
+) -> None:
+    done = run(*models, *SHORT, "--library", library)
     assert done.exit_code == 0, done.stdout + done.stderr
+    assert f", computed by {name}, drafting " in done.stderr
     assert done.stdout.splitlines()[-1] == "PASS: classes, greedy, sampled, seed."
     for shown in (
         "Passes that compute the same bits", "identical to plain decoding", "chi-square / df", "coupled",

@@ -23,7 +23,10 @@ from localspec.decoding.costs import CostTable
 from localspec.engine import measured_costs as calibration
 from localspec.engine.measured_costs import Costs
 from localspec.llama.context import Context
+from localspec.llama.library import LlamaCpp
+from localspec.measure.bench import _Scenario
 
+from .fake_library import FakeLibrary
 from .tinygguf import write_llama, write_mamba
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +61,8 @@ def run(*arguments: str | Path) -> Result:
 
 
 def test_the_last_line_of_standard_output_is_the_result(models: list[str], prompts: Path) -> None:
-    done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "2", "--draft-tokens", "1,3")
+    arguments = ("-n", "8", "--runs", "2", "--precision", "0.001", "--draft-tokens", "1,3")
+    done = run("bench", *models, "--prompts", prompts, *arguments)
     assert done.exit_code == 0, done.stderr
     (line,) = done.stdout.splitlines()
     result = json.loads(line)
@@ -66,14 +70,51 @@ def test_the_last_line_of_standard_output_is_the_result(models: list[str], promp
     assert list(result["scenarios"]) == ["code", "writing"]
     assert list(result["scenarios"]["code"]["fixed"]) == ["1", "3"]
     assert [run["tokens"] for run in result["scenarios"]["code"]["runs"]] == [14, 14]
-    for shown in ("target.gguf + draft.gguf, tokens/s", "writing: run 2 of 2", "1 drafted", "speedup: mean"):
+    for shown in ("target.gguf + draft.gguf, tokens/s", "writing: run 2 of at most 2", "1 drafted", "2, runs",
+                  "speedup: mean", "of the oracle's"):  # fmt: skip
         assert shown in done.stderr
+    low, high = result["scenarios"]["code"]["speedup_interval"]
+    assert f"{result['scenarios']['code']['speedup']:.2f}x ({low:.2f}-{high:.2f})" in done.stderr
+
+
+def test_bench_ends_at_the_time_given_or_where_it_is_precise(
+    models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("bench", *models, "--prompts", prompts, "-n", "40", "--scenario", "code", "--runs", "9")
+    for half_width, further, ending in (
+        (0.3, ("--max-time", "0"), "time"),
+        (0.04, ("--precision", "0.05"), "precision"),
+    ):
+        monkeypatch.setattr(_Scenario, "half_width", half_width)
+        done = run(*arguments, *further)
+        assert done.exit_code == 0, done.stderr
+        (figures,) = json.loads(done.stdout)["scenarios"].values()
+        assert (len(figures["runs"]), figures["ended_by"]) == (1, ending)
+        assert f"1, {ending}" in done.stderr
+
+
+def test_plain_decoding_of_other_libraries_is_shown_where_there_are_some(
+    models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FakeLibrary(name="made-up.cpp")
+    monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (LlamaCpp(), other))
+    done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1", "--scenario", "code")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert list(result["plain"]) == ["llama.cpp", "made-up.cpp"]
+    shown = " ".join(done.stderr.split())
+    for expected in ("Plain decoding: tokens/s", "against plain decoding by made-up.cpp: mean"):
+        assert expected in shown
+    assert other.all_closed
+    monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: (LlamaCpp(),))
+    done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1", "--scenario", "code")
+    assert "against plain decoding" not in done.stderr
 
 
 def test_quiet_prints_the_result_alone(models: list[str]) -> None:
     done = run("bench", *models, "-q", "-n", "4", "--runs", "1", "--scenario", "math", "--limit", "1")
     assert done.exit_code == 0, done.stderr
-    assert not any(word in done.stderr for word in ("tokens/s", "run 1 of 1", "speedup", "drafting"))
+    assert not any(word in done.stderr for word in ("tokens/s", "run 1 of", "speedup", "drafting"))
     result = json.loads(done.stdout)
     assert list(result["scenarios"]) == ["math"]
     assert "fixed" not in result["scenarios"]["math"]
@@ -101,6 +142,8 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--draft-tokens", "0"], 2, "'0' is not auto or whole numbers"),
         (["-n", "1"], 2, "-n"),
         (["--runs", "0"], 2, "--runs"),
+        (["--precision", "0"], 2, "--precision"),
+        (["--max-time", "-1"], 2, "--max-time"),
         (["--scenario", "poetry"], 1, "There is no scenario 'poetry'.\nThere are code, edit, technical"),
         (["--temp", "-1"], 2, "--temp is -1.0"),
         (["--prompts", "no-such-file.jsonl"], 1, "no-such-file.jsonl cannot be read"),
@@ -123,7 +166,7 @@ def test_a_fault_in_the_prompts_file_names_line_and_field(prompts: Path) -> None
 
 def test_the_help_shows_the_benchs_own_defaults() -> None:
     text = " ".join(run("bench", "--help").stdout.split())
-    assert "Longest answer, in tokens. [default: 256" in text
+    assert "Longest answer, in tokens. [default: 128" in text
     assert "most likely token. [default: 0.0]" in text
     assert "--draft-tokens [auto|N,N,...]" in text
 
@@ -241,7 +284,8 @@ def test_calibrate_shows_both_models_and_measures_once(
     assert [Path(costs[role]["file"]).name for role in ("target", "draft")] == measured
     assert [costs[role]["seconds"]["1"] for role in ("target", "draft")] == [0.01, 0.02]
     shown = run("calibrate", *models).stdout
-    assert "target: target.gguf, 1 threads" in shown
+    assert "target: target.gguf, 1 threads, llama.cpp" in shown
+    assert costs["target"]["build"] == costs["draft"]["build"] == LlamaCpp().build
     assert ["4", "15.00", "1.50"] in [line.split() for line in shown.splitlines()]
     assert "Each 1000 tokens of context add 1.00 ms" in shown
     assert len(measured) == 2
@@ -318,6 +362,7 @@ def test_commands_that_only_load_keep_the_defaults_of_the_rest() -> None:
         ("chat", ["-p", "x", "-c", "-5"], "-c/--ctx-size is -5."),
         ("chat", ["-p", "x", "--temp", "nan"], "--temp is nan."),
         ("serve", ["-t", "999999"], "-t/--threads is 999999."),
+        ("bench", ["--library", "gpu"], "'gpu' is not one of 'auto', 'llama', 'ik'."),
         ("show", ["-c", "0"], "0"),
     ],
 )

@@ -75,7 +75,10 @@ def test_the_answer_alone_goes_to_standard_output(llm: FakeLLM) -> None:
 @pytest.mark.usefixtures("llm")
 def test_figures_and_drafting_go_to_standard_error() -> None:
     stderr = run("-p", "hello").stderr
-    assert "qwen2.5-coder-1.5b: target.gguf + draft.gguf, drafting on, 3 tokens a round" in stderr
+    assert (
+        "qwen2.5-coder-1.5b: target.gguf + draft.gguf, computed by llama.cpp, drafting on, 3 tokens a round"
+        in stderr
+    )
     assert (
         "4 drafted, 3 accepted, acceptance rate 0.75, mean acceptance length 1.00, drafting on, 3 tokens a round"
         in stderr
@@ -256,6 +259,7 @@ def test_json_is_one_object_with_everything() -> None:
         "sampling",
         "seed",
         "drafting",
+        "hint",
         "notice",
     ]
     assert (answer["text"], answer["ids"], answer["finish_reason"], answer["seed"]) == (
@@ -364,7 +368,9 @@ def test_a_value_out_of_range_is_refused_before_loading(
 
 
 def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list[ModelOptions]) -> None:
-    arguments = "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi"
+    arguments = (
+        "-m t.gguf -md d.gguf -n 5 -ngl 3 -ngld all -c 99 -ctk q8_0 -ctv bf16 -t 2 -s 1 -q -p hi --library ik"
+    )
     assert run(*arguments.split()).exit_code == 0
     (options,) = opened
     assert options.files() == (Path("t.gguf"), Path("d.gguf"))
@@ -381,6 +387,7 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "cache_type_k": "q8_0",
         "cache_type_v": "bf16",
         "strict": False,
+        "library": "ik",
     }
 
 

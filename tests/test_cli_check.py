@@ -15,6 +15,7 @@ from localspec import memory_needed
 from localspec.cli import main
 from localspec.decoding.calibrate import Calibration
 from localspec.decoding.costs import CostTable
+from localspec.engine import choice
 from localspec.engine import measured_costs as calibration
 from localspec.engine.engine import Engine
 from localspec.engine.options import EngineOptions
@@ -292,7 +293,7 @@ def test_the_prepared_copy_counts_where_it_will_draft(
         asked.append((model.path.name, options.n_ctx, verifies))
         return CostTable({1: 1.0})
 
-    monkeypatch.setattr(prospect, "kept_costs", kept)
-    monkeypatch.setattr(prospect, "chosen_copy", lambda _draft, _options, _home: copy)
+    monkeypatch.setattr(choice, "kept_costs", kept)
+    monkeypatch.setattr(choice, "chosen_copy", lambda *_: copy)
     prospect.prospect(*map(read_metadata, files), EngineOptions(n_ctx=256))
     assert asked == [("target.gguf", 256, True), ("copy.gguf", 64, False)]

@@ -346,6 +346,34 @@ def test_draft_counts_from_the_next_answer_on(capsys: Capture) -> None:
     assert beyond == "Draft tokens from the next answer on: 31, for a pass checks no more."
 
 
+def test_a_hint_is_given_once_in_a_conversation_and_stands_among_the_figures(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ["Do this.", "Do this.", "", "Do that."]
+    true = Completion.__init__
+    monkeypatch.setattr(Completion, "__init__", lambda self, **fields: true(self, **fields, hint=told.pop(0)))
+    converse("a", "b", "c", "d", "/stats")
+    printed = capsys.readouterr().err
+    assert (printed.count("Do this."), printed.count("\nDo that.\n")) == (1, 1)
+    assert printed.endswith("hint                   Do that.\n")
+    told += ["Do this."]
+    converse("a", quiet=True)
+    assert "Do this." not in capsys.readouterr().err
+
+
+def test_the_speedup_is_said_where_it_is_known_and_something_was_drafted() -> None:
+    def line(**counts: Any) -> str:
+        stats = Stats(tokens=41, first_tokens=1, rounds=20, decode_seconds=4.0, **counts)
+        return figures(Completion("", (), "stop", stats, None, "on"), None)
+
+    assert "10.0 tokens/s, about 1.4x plain, 30 drafted," in line(drafted=30, accepted=21, plain_seconds=5.6)
+    assert "about" not in line(drafted=30, accepted=21)
+    assert "about" not in line(plain_seconds=4.0), "plain decoding needs no comparison"
+    assert "about 0.9x plain, none drafted" in line(plain_seconds=3.6), (
+        "but what it cost to draft nothing does"
+    )
+
+
 def test_stats_are_those_of_the_last_answer(capsys: Capture) -> None:
     converse("/stats", "a", "/stats")
     printed = capsys.readouterr().err

@@ -114,3 +114,25 @@ def test_a_longer_context_never_makes_a_pass_cheaper_and_never_absurdly_dear(slo
     measured = calibrate(TimedContext(clock, true, lambda length: row((length,))), verifies=True, clock=clock)
     expected = found * short / step if slope == 1.0 else found
     assert measured.table.slope == pytest.approx(expected, rel=1e-3, abs=1e-12)
+
+
+def test_passes_of_widths_in_between_leave_a_measured_table_measured() -> None:
+    """On a machine that became busy they are all slow: that is its pace, and no doubt in what was measured calmly."""
+    table = CostTable({1: 1.0, 2: 1.8, 4: 3.0})
+    for _ in range(30):
+        table.observe(3, 0, 1.7 * 2.4)
+    assert table.certain and table.measured
+    assert table.scale == pytest.approx(1.7, rel=0.05)
+
+
+def test_what_part_of_a_pass_plain_decoding_takes_does_not_depend_on_the_load() -> None:
+    table = CostTable({1: 1.0, 2: 1.8, 4: 3.0}, slope=0.001, row_slope=0.0005)
+    for _ in range(9):
+        table.observe(2, 0, 4 * 1.8)
+    assert table.plain_part(1, 500) == 1.0
+    assert table.plain_part(3, 1000) == pytest.approx((1.0 + 1.0) / (2.4 + 1.0 + 1.0))
+    assumed = CostTable({1: 1.0, 4: 2.0}, certainty={1: 0.0, 4: 0.0})
+    for _ in range(40):
+        assumed.observe(1, 0, 1.0)
+        assumed.observe(4, 0, 3.6)
+    assert assumed.plain_part(4, 0) == pytest.approx(1 / 3.6, rel=0.1), "what was assumed is learned"

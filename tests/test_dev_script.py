@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from tests.standin import ROOT, Project, start, write_wheel
+from tests.standin import FAST, ROOT, Project, start, write_wheel
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -56,6 +57,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Project:
     assert first.returncode == 7, first.stderr
     assert "['chat', '-p', 'two words']" in first.stdout
     assert "compiling llama.cpp, 4 to 8 minutes on 2 cores, once" in first.stderr
+    assert has_fast(made)
     return made
 
 
@@ -131,6 +133,35 @@ def test_without_a_compiler_a_prebuilt_wheel_is_taken_and_else_the_remedy_given(
     taken = project.run("chat", PATH=str(empty), **{"PROGRAMFILES(X86)": str(empty)})
     assert (taken.returncode, taken.stdout.strip()) == (7, "['chat'] prebuilt")
     assert "making .venv" not in taken.stderr
+
+
+def has_fast(project: Project) -> bool:
+    return any((project.root / ".venv").glob(f"**/{FAST}.py"))
+
+
+def test_the_second_library_is_installed_from_its_wheel_and_is_not_needed(
+    begun: Project, tmp_path: Path
+) -> None:
+    project = begun
+    wheel = project.packages / f"{FAST}-0.1.5-py3-none-any.whl"
+    wheel.rename(tmp_path / wheel.name)
+    source = {"setup.py": "raise SystemExit('it is never compiled')"}
+    with tarfile.open(project.packages / f"{FAST}-0.1.5.tar.gz", "w:gz") as archive:
+        for name, text in source.items():
+            member = tarfile.TarInfo(f"{FAST}-0.1.5/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    without = project.run("chat")
+    assert (without.returncode, has_fast(project)) == (7, False)
+    assert "set up without it" in without.stderr.splitlines()[-1]
+    assert "never compiled" not in without.stderr
+    assert project.run("chat").stderr == "", "nor asked for at every start"
+    project.write_pyproject("", where="python_version < '3'")
+    elsewhere = project.run("chat")
+    assert (elsewhere.returncode, "ik-llama" in elsewhere.stderr) == (7, False)
+    (tmp_path / wheel.name).rename(wheel)
+    project.write_pyproject("# changed")
+    assert (project.run("chat").returncode, has_fast(project)) == (7, True)
 
 
 @pytest.mark.parametrize("args", [(), ("chta",), ("--verbose",)])
@@ -247,6 +278,27 @@ def test_the_stamp_depends_on_python_extra_folder_and_cmake_args(
 def test_the_requirement_is_the_one_of_pyproject() -> None:
     assert dev.llama_requirement() in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert dev.llama_requirement().startswith("llama-cpp-python>=")
+
+
+def test_the_second_library_is_pinned_and_asked_for_only_where_wheels_of_it_exist() -> None:
+    from packaging.requirements import Requirement
+
+    requirement = Requirement(dev.fast_requirement())
+    assert (requirement.name, str(requirement.specifier)) == (dev.FAST, "==0.1.5")
+    assert requirement.marker is not None
+    for system, machine, python, there in (
+        ("linux", "x86_64", "3.11", True),
+        ("linux", "aarch64", "3.13", True),
+        ("darwin", "arm64", "3.12", True),
+        ("win32", "AMD64", "3.12", True),
+        ("linux", "x86_64", "3.14", False),
+        ("linux", "riscv64", "3.11", False),
+        ("darwin", "x86_64", "3.11", False),
+        ("win32", "ARM64", "3.11", False),
+    ):
+        facts = {"sys_platform": system, "platform_machine": machine, "python_version": python}
+        facts["platform_python_implementation"] = "CPython"
+        assert requirement.marker.evaluate(facts) is there, facts
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "freebsd14"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,19 +16,23 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from packaging.requirements import Requirement
 
 from localspec.cli import main
 from localspec.compute.probe import Device, Probe
 from localspec.doctor import examine as examining
 from localspec.doctor import folders, library, machine, network
-from localspec.doctor.cpu import cpu_features
 from localspec.doctor.environment import check_environment
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.doctor.python import _interpreter, check_python
-from localspec.errors import FileMissing, SourceUnreachable, StoreError
+from localspec.engine.libraries import reference
+from localspec.errors import BackendError, FileMissing, SourceUnreachable, StoreError
+from localspec.ik.library import IkLlama
 from localspec.pairs.catalogue import DEFAULT_PAIR, pair
 from localspec.store.store import Store
 from localspec.system import ram
+from localspec.system.cpu import cpu_features
+from tests.fake_library import FakeLibrary
 from tests.fake_llama import fake_llama, without
 from tests.hubserver import Hub, running_hub
 
@@ -48,6 +54,7 @@ def only(findings: Iterator[Finding], topic: str) -> Finding:
 
 def in_library(monkeypatch: pytest.MonkeyPatch, probe: Probe, topic: str = "llama.cpp") -> Finding:
     monkeypatch.setattr("localspec.llama.library.probe_library", lambda _seconds: probe)
+    monkeypatch.setattr(library, "libraries", lambda: [reference()])
     return only(library.check_library(), topic)
 
 
@@ -128,6 +135,153 @@ def test_what_was_compiled_against_what_the_processor_has(
     found = in_library(monkeypatch, Probe("done", "0.3.36", features=built), "processor")
     assert found.status is status
     assert fact in found.fact
+
+
+class Second(FakeLibrary):
+    """One beside llama.cpp, which a probe found like this."""
+
+    def __init__(self, probe: Probe, offer: str = "") -> None:
+        super().__init__()
+        self.found, self.offer = probe, offer
+
+    def probe(self, seconds: float) -> Probe:
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("probe", "offer", "topic", "status", "fact", "remedy"),
+    [
+        (Probe("done", "1.0"), "", "made-up", Status.OK, "made-up 1.0, of the tested range", ""),
+        (Probe("done", "1.0"), "", "the made-up library", Status.OK, "loads and answers", ""),
+        (
+            Probe("done", "1.0", features={"AVX": 1}),
+            "",
+            "processor, the made-up library",
+            Status.OK,
+            "uses what the processor has: AVX",
+            "",
+        ),
+        (
+            Probe("done", "1.0", features={"SVE": 1}),
+            "",
+            "processor, the made-up library",
+            Status.NOTE,
+            "compiled with SVE, which this processor lacks",
+            "pip uninstall made-up",
+        ),
+        (
+            Probe("load", None),
+            "with it all is well",
+            "made-up",
+            Status.NOTE,
+            "not installed: with it all is well.",
+            "pip install 'made-up>=1,<2'",
+        ),
+        (Probe("load", None), "", "made-up", Status.OK, "is not needed, and no wheel of it exists", ""),
+        (
+            Probe("load", "2.0", ("It is too new.", "Get 1.")),
+            "",
+            "made-up",
+            Status.NOTE,
+            "2.0 is installed; localspec is tested with 1",
+            "Install a tested",
+        ),
+        (
+            Probe("load", "1.0", code=-4),
+            "",
+            "the made-up library",
+            Status.NOTE,
+            "(SIGILL)",
+            "pip uninstall made-up",
+        ),
+        (
+            Probe("load", "1.0", ("No libgomp.", "Get it.")),
+            "",
+            "the made-up library",
+            Status.NOTE,
+            "No libgomp.",
+            "Get it.",
+        ),
+    ],
+)
+def test_a_library_that_can_be_done_without_is_never_a_problem(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    probe: Probe,
+    offer: str,
+    topic: str,
+    status: Status,
+    fact: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr("localspec.llama.library.probe_library", lambda _seconds: GOOD)
+    monkeypatch.setattr(library, "cpu_features", lambda: {"AVX": True, "SVE": False})
+    monkeypatch.setattr(library, "libraries", lambda: [reference(), Second(probe, offer)])
+    monkeypatch.setattr(library, "why_not_together", lambda *_, **__: "")
+    found = list(library.check_library())
+    assert all(finding.status is not Status.PROBLEM for finding in found)
+    told = only(iter(found), topic)
+    assert told.status is status
+    assert fact in told.fact
+    assert remedy in told.remedy
+
+
+@pytest.mark.parametrize("reason", ["", "A process that loaded both was ended by SIGSEGV."])
+def test_both_libraries_are_tried_together_anew(
+    home: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr("localspec.llama.library.probe_library", lambda _seconds: GOOD)
+    monkeypatch.setattr(library, "libraries", lambda: [reference(), Second(Probe("done", "1.0"))])
+    monkeypatch.setattr(library, "why_not_together", lambda _library, _home, *, redo: reason if redo else "?")
+    found = only(library.check_library(), "the made-up library beside llama.cpp")
+    assert (found.status, found.fact) == ((Status.NOTE, reason) if reason else (Status.OK, found.fact))
+    assert ("pip uninstall made-up" in found.remedy) == bool(reason)
+
+
+def test_the_true_second_library_is_shown(home: Path) -> None:
+    found = {finding.topic: finding for finding in library.check_library()}
+    assert found["ik-llama-cpp-python"].data["version"] == "0.1.5"
+    for topic in (
+        "ik-llama-cpp-python",
+        "ik_llama.cpp",
+        "processor, ik_llama.cpp",
+        "ik_llama.cpp beside llama.cpp",
+    ):
+        assert found[topic].status is Status.OK, found[topic]
+    assert found["processor, ik_llama.cpp"].data["compiled"]
+
+
+@pytest.mark.parametrize(
+    ("system", "machine_", "version", "there"),
+    [
+        ("linux", "x86_64", (3, 11), True),
+        ("linux", "x86_64", (3, 14), False),
+        ("linux", "aarch64", (3, 13), True),
+        ("linux", "riscv64", (3, 12), False),
+        ("darwin", "arm64", (3, 11), True),
+        ("darwin", "x86_64", (3, 11), False),
+        ("win32", "AMD64", (3, 12), True),
+        ("win32", "ARM64", (3, 12), False),
+    ],
+)
+def test_the_second_library_is_offered_where_pip_would_install_it(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine_: str, version: tuple[int, int], there: bool
+) -> None:
+    def not_installed() -> str:
+        raise BackendError("It is not installed.", "Install it.")
+
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine_)
+    monkeypatch.setattr(sys, "version_info", version)
+    assert IkLlama().offer == ""
+    monkeypatch.setattr("localspec.ik.binding.version", not_installed)
+    assert bool(IkLlama().offer) is there
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["fast"]
+    requirement = Requirement(extra[0])
+    assert f"'{requirement.name}{requirement.specifier}'" == IkLlama.requirement
+    facts = {"sys_platform": system, "platform_machine": machine_, "python_version": "{}.{}".format(*version)}
+    assert requirement.marker is not None
+    assert requirement.marker.evaluate({**facts, "platform_python_implementation": "CPython"}) is there
 
 
 GPU = Device("CUDA0", "Some GPU", (5_000_000_000, 8_000_000_000))
@@ -520,7 +674,7 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(examining, "check_load", crash)
     monkeypatch.setattr(examining, "check_cache", fail)
-    monkeypatch.setattr(examining, "check_library", lambda: iter(()))
+    monkeypatch.setattr(examining, "check_library", lambda home: iter(()))
     found = {finding.fact: finding for finding in examining.examine(offline=True)}
     assert "fine" in found
     assert found["This could not be checked: ZeroDivisionError: one two."].status is Status.PROBLEM
@@ -532,7 +686,7 @@ def doctor_in_a_child(path: Path, home: Path) -> tuple[int, dict[str, dict[str, 
     done = subprocess.run(
         [sys.executable, "-m", "localspec", "doctor", "--offline", "--json"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(path), "LOCALSPEC_HOME": str(home)},
+        env={**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}", "LOCALSPEC_HOME": str(home)},
         capture_output=True,
         text=True,
     )

@@ -16,6 +16,7 @@ from localspec.engine.measured_costs import Costs
 from localspec.errors import ModelLoadError, StoreError
 from localspec.gguf.formats import bytes_in_format, elements_by_type
 from localspec.gguf.metadata import read_metadata
+from localspec.llama.library import LlamaCpp
 from localspec.llama.quantize import requantize
 from localspec.store import store as store_module
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
@@ -402,7 +403,7 @@ def test_the_fastest_is_chosen_if_clearly_faster(seconds: dict[str, float], chos
 def test_two_candidates_are_timed_and_the_loser_is_deleted(
     files: tuple[Path, Path], home: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "CANDIDATES", ("q4_0", "q8_0"))
+    monkeypatch.setattr(LlamaCpp, "draft_formats", ("q4_0", "q8_0"))
     machine.seconds = {ORIGINAL: 0.015, "q4_0": 0.009, "q8_0": 0.012}
     assert used(files, home)[0] == "draft.q4_0.gguf"
     assert [path.name for path in home.rglob("*.gguf")] == ["draft.q4_0.gguf"]

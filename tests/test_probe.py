@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from localspec.compute.probe import features_of, probe_in_child, write_notes
+from localspec.ggml import product
+from localspec.ggml.product import computes, tried
+from localspec.llama import backend
 from localspec.llama.backend import TESTED, is_tested
-from localspec.llama.probe import features_of, probe_library
+from localspec.llama.probe import probe_library
 from tests.fake_llama import fake_llama, without
 
 SECONDS = 60.0
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
 def child_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder at the front of the child's path."""
+    """A folder at the front of the child's path, before this tree."""
     folder = tmp_path / "path"
     folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT}")
     return folder
 
 
@@ -185,3 +192,46 @@ def test_a_child_that_leaves_by_itself(child_path: Path) -> None:
 )
 def test_the_line_of_features(text: bytes, features: dict[str, int]) -> None:
     assert features_of(text) == features
+
+
+# What a library computes when it is tried
+
+
+def libraries() -> list[object]:
+    from llama_cpp import _ggml
+
+    from localspec.ik import binding
+
+    backend.library()
+    return [_ggml.libggml, binding.library()]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_both_libraries_compute_beside_each_other(index: int) -> None:
+    assert computes(libraries()[index])
+    assert list(tried(libraries()[index], "x")) == [{"stage": "compute"}]
+
+
+def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "_VALUES", (1.0, 3.0, 2.0))
+    _, error = tried(libraries()[1], "made-up")
+    assert error["error"] == ("made-up computes wrong numbers on this machine.", "Reinstall made-up.")
+
+
+def test_a_build_that_does_not_export_it_is_believed() -> None:
+    import ctypes
+
+    assert computes(ctypes.CDLL(None))
+
+
+def test_it_may_also_die_when_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = probe_in_child(["tests.test_probe:dying"], SECONDS)[0]
+    assert (found.stage, found.code, found.usable) == ("compute", -signal.SIGABRT, False)
+
+
+def dying(path: str) -> None:
+    def ask(_library: object) -> Iterator[dict[str, object]]:
+        yield from tried(None, "made-up")
+
+    product.computes = lambda _lib: os.abort()
+    write_notes(path, "made-up", lambda: None, ask)

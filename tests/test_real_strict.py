@@ -91,10 +91,10 @@ def same_with_and_without_a_draft(llm, messages, num_tokens, lengths):
 
 def test_the_strict_form_of_k_quants(real_paths):
     """Weights not rearranged and narrow passes: a class that is measured at the first load."""
-    with LLM.from_files(*real_paths, n_ctx=1024, strict=True, draft_tokens=3) as llm:
+    with LLM.from_files(*real_paths, n_ctx=1024, strict=True, draft_tokens=3, library="llama") as llm:
         settings = llm.settings["target"]
         assert settings["cache_type_v"] == "bf16" and not settings["repack"]
-        assert any(warning.startswith("Strict mode: passes of ") for warning in llm.warnings)
+        assert any(warning.startswith("Strict mode with llama.cpp: passes of ") for warning in llm.warnings)
         same_with_and_without_a_draft(llm, SHORT, 16, lengths=(1, 3, 5))
         same_with_and_without_a_draft(llm, minutes(11), 12, lengths=(4,))
 

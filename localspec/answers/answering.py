@@ -26,7 +26,7 @@ from localspec.decoding.params import SamplingParams, checked_bias, sampling_par
 from localspec.decoding.sampler import Constraint, Sampler
 from localspec.decoding.stats import Stats, Step
 from localspec.decoding.verify import choose_rule
-from localspec.engine.drafting_status import describe_drafting
+from localspec.engine.drafting_status import describe_drafting, drafting_hint
 from localspec.engine.engine import Engine
 from localspec.errors import DecodeCancelled, InvalidRequest
 from localspec.grammar.constraint import token_constraint
@@ -187,7 +187,9 @@ class _Answer:
 
     def take(self, step: Step) -> Chunk | None:
         """What a round committed; None for one that read a piece of the prompt."""
-        self._stats.add(step)
+        threads = self._engine.target.threads
+        self._stats.add(step, None if self._adaptive is None else self._adaptive.plain_seconds(step))
+        self._stats.threads = min(self._stats.threads or threads, threads)
         if not step.tokens:
             return None
         ids = self._text.take_ids()
@@ -207,6 +209,8 @@ class _Answer:
         rest, stats, params = self._text.finish(), self._stats, self._request.params
         if (stop := self._engine.draft_stop) is not None:
             stats.draft_ended_at = stop.tokens
+        if self._adaptive is None or not self._adaptive.target.knows_plain:
+            stats.plain_seconds = None
         completion = Completion(
             text=self._text.text,
             ids=tuple(self._text.ids),
@@ -219,6 +223,7 @@ class _Answer:
             logprobs=None if params.logprobs is None else tuple(self._logprobs),
             end_logprob=self._end,
             prompt_logprobs=self._prompt_logprobs,
+            hint=drafting_hint(self._engine, self._adaptive, stats, params.temperature),
         )
         log.info(
             "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",

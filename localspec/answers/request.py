@@ -63,7 +63,8 @@ class Completion:
 
     ids: its tokens without the end-of-generation id. finish_reason: "stop", "length" or "cancelled".
     seed: the one asked for, which gives the same text with any draft; None: the answer does not repeat.
-    drafting: whether tokens were drafted, and why not. notice: what the user should know, in sentences, or "".
+    drafting: whether tokens were drafted, and why not. hint: what would let drafting pay more, in a sentence, or "".
+    notice: what the user should know, in sentences, or "".
     drafted: for each id, whether it came from the draft. logprobs: for each id, where they were asked for.
     end_logprob: that of the end of generation, where one ended the answer and logprobs were asked for.
     prompt_logprobs: for each id of the prompt, where they were asked for; None for the first, which nothing precedes.
@@ -80,6 +81,7 @@ class Completion:
     logprobs: tuple[TokenLogprob, ...] | None = None
     end_logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "max_tokens": {
         "type": click.IntRange(min=2),
-        "default": 256,
+        "default": 128,
         "help": "Longest answer, in tokens.",
     },
     "temp": {"default": 0.0},
@@ -56,7 +56,29 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 @click.option(
     "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this kind of text (repeatable)."
 )
-@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each answer.")
+@click.option(
+    "--precision",
+    type=click.FloatRange(0.001, 1.0),
+    default=0.02,
+    show_default=True,
+    metavar="SHARE",
+    help="Repeat a kind of text until its speedups are known this well (half of the 95 % interval).",
+)
+@click.option(
+    "--max-time",
+    type=click.FloatRange(min=0.0),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds for a kind of text; begin no run that would not fit. The first is made in any case.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Runs of each answer, at most.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Prompts of a scenario.  [default: all]")
 @click.option(
     "--prompts",
@@ -70,6 +92,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def bench(
     options: ModelOptions,
     scenarios: tuple[str, ...],
+    precision: float,
+    max_time: float,
     runs: int,
     limit: int | None,
     prompts: Path | None,
@@ -77,11 +101,13 @@ def bench(
     yes: bool,
     offline: bool,
 ) -> None:
-    """Measure PAIR: plain decoding against localspec, in turn, on prompts of several kinds.
+    """Measure PAIR: plain decoding against localspec, some 16 tokens each in turn, on prompts of several kinds.
 
+    Beside each speedup stands its 95 % interval; it is against the fastest plain decoding of the libraries there are.
     Prints a table and the progress on standard error, and the result as one line of JSON on standard output.
     Built-in scenarios: code, edit, technical, creative, math, summary, chat, rag. A line of a prompts file is
-    {"scenario", "user", "system"} or {"question_id", "category", "turns"}. Leave the machine alone meanwhile.
+    {"scenario", "user", "system"} or {"question_id", "category", "turns"}. What else runs on
+    the machine disturbs both sides alike, and makes the intervals wider.
     """
     options.check()
     lengths = _lengths(str(options.draft_tokens))
@@ -90,14 +116,18 @@ def bench(
 
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
     with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
+        from localspec.engine.libraries import libraries
         from localspec.measure.bench import Bench, BenchOptions
         from localspec.measure.report import report
 
-        if not llm.engine.no_draft_reason:
-            costs_of(llm, quiet=quiet)
-        bench_options = BenchOptions(options.sampling(), runs, lengths)
+        costs = None if llm.engine.no_draft_reason else costs_of(llm, quiet=quiet)
+        bench_options = BenchOptions(options.sampling(), runs, lengths, precision, max_time)
+        tell = (lambda _sentence: None) if quiet else say
         with progress_of(quiet) as progress:
-            measured = dict(Bench(llm, bench_options, progress=progress).run(chosen))
+            bench = Bench(
+                llm, bench_options, costs=costs, libraries=libraries(), notify=tell, progress=progress
+            )
+            measured = dict(bench.run(chosen))
         result = report(opening.pair_title(options, llm), llm, measured)
     if not quiet:
         _show(result)
@@ -115,22 +145,46 @@ def _show(result: Mapping[str, Any]) -> None:
             name,
             f"{figures['plain_tps']:.1f}",
             f"{figures['localspec_tps']:.1f}",
-            f"{figures['speedup']:.2f}x",
+            _with_interval(figures, "speedup"),
             f"{figures['oracle_speedup']:.2f}x",
             _rate(figures["acceptance_rate"]),
             f"{figures['mean_acceptance_length']:.2f}",
             f"{figures['ttft_ms']:.0f} ms",
-            " / ".join(f"{100 * share:.0f}" for share in figures["share"].values()),
+            "/".join(f"{100 * figures['share'][model]:.0f}" for model in ("target", "draft")),
+            f"{len(figures['runs'])}, {figures['ended_by']}",
         )
         for name, figures in scenarios.items()
     ]
     headings = ("", "plain", "localspec", "speedup", "oracle", "accepted", "length", "first token",
-                "target / draft / other %")  # fmt: skip
+                "target/draft", "runs")  # fmt: skip
     show_table(headings, rows, title=f"{result['pair']}, tokens/s", err=True)
-    say(f"speedup: mean {result['mean_speedup']:.2f}x, least {result['min_speedup']:.2f}x")
+    if len(result["plain"]) > 1:
+        _show_plain(scenarios)
+        for library, figures in result["plain"].items():
+            say(f"against plain decoding by {library}: mean {_with_interval(figures, 'mean_speedup')}")
+    say(
+        f"speedup: mean {_with_interval(result, 'mean_speedup')}, least {result['min_speedup']:.2f}x, "
+        f"{result['mean_oracle_share']:.0%} of the oracle's"
+    )
     fixed = {name: figures["fixed"] for name, figures in scenarios.items() if "fixed" in figures}
     if fixed:
         _show_fixed(fixed)
+
+
+def _show_plain(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
+    libraries = list(next(iter(scenarios.values()))["plain"])
+    rows = [
+        (name, *(_plain(figures["plain"][library]) for library in libraries))
+        for name, figures in scenarios.items()
+    ]
+    title = "Plain decoding: tokens/s, first token, localspec against it"
+    show_table(("", *libraries), rows, title=title, err=True)
+
+
+def _plain(figures: Mapping[str, Any]) -> str:
+    return (
+        f"{_with_interval(figures, 'tps')} {figures['ttft_ms']:.0f} ms {_with_interval(figures, 'speedup')}"
+    )
 
 
 def _show_fixed(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
@@ -143,7 +197,15 @@ def _show_fixed(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _fixed(figures: Mapping[str, Any]) -> str:
-    return f"{figures['speedup']:.2f}x {_rate(figures['acceptance_rate'])}"
+    return f"{_with_interval(figures, 'speedup')} {_rate(figures['acceptance_rate'])}"
+
+
+def _with_interval(figures: Mapping[str, Any], name: str) -> str:
+    """A figure and its interval, such as 1.31x (1.28-1.34) for a speedup and 14.2 (13.9-14.5) for a speed."""
+    form, unit = (".1f", "") if name == "tps" else (".2f", "x")
+    interval = figures[f"{name}_interval"]
+    between = "?" if interval is None else "-".join(format(bound, form) for bound in interval)
+    return f"{figures[name]:{form}}{unit} ({between})"
 
 
 def _rate(rate: float | None) -> str:

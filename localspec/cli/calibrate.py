@@ -44,13 +44,18 @@ def calibrate(
             tables["draft"] = (llm.engine.draft, costs.draft)
         if as_json:
             described = {
-                role: {"file": str(context.weights.path), **table.to_dict()}
+                role: {
+                    "file": str(context.weights.path),
+                    "build": context.weights.build,
+                    **table.to_dict(),
+                }
                 for role, (context, table) in tables.items()
             }
             write_json(described)
         else:
             for role, (context, table) in tables.items():
-                _show(f"{role}: {context.weights.path.name}, {context.threads} threads", table)
+                by = f"{context.threads} threads, {llm.engine.library.name}"
+                _show(f"{role}: {context.weights.path.name}, {by}", table)
 
 
 def costs_of(llm: LLM, *, redo: bool = False, quiet: bool = False) -> Costs:

@@ -185,6 +185,7 @@ def _answer_once(
                 "sampling": _json_ready(options.sampling()),
                 "seed": completion.seed,
                 "drafting": completion.drafting,
+                "hint": completion.hint,
                 "notice": completion.notice,
             }
             write_json(fields)
@@ -194,6 +195,8 @@ def _answer_once(
         say(completion.notice)
     if not consent.quiet:
         say(figures(completion, options.max_tokens), dim=True)
+        if completion.hint:
+            say(completion.hint, dim=True)
     elif is_terminal(sys.stdout) and (cut := cut_off(completion, options.max_tokens)):
         say(cut, dim=True)
     if completion.finish_reason == "cancelled":

@@ -96,19 +96,25 @@ def _judged(
 
 def _described(outlook: Prospect | None) -> dict[str, object]:
     if outlook is None:
-        return {"memory": None, "expected_speedup": None}
+        return {"memory": None, "expected_speedup": None, "library": None}
     memory = {
         role: None if part is None else asdict(part)
         for role, part in (("target", outlook.target), ("draft", outlook.draft))
     }
-    return {"memory": {**memory, "total": outlook.total}, "expected_speedup": outlook.gain}
+    return {
+        "memory": {**memory, "total": outlook.total},
+        "expected_speedup": outlook.gain,
+        "library": outlook.choice.described,
+    }
 
 
 def _show(judgement: Judgement, outlook: Prospect) -> None:
     lines = [judgement.sentence, *([judgement.command] if judgement.command else [])]
     lines += [f"Verdict: {judgement.verdict}.", ""]
     lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
-    lines += [*_differences(judgement), "", _memory(outlook)]
+    choice = outlook.choice
+    lines += [*_differences(judgement), "", f"Library: {choice.library.name}: {choice.reason}."]
+    lines += [_memory(outlook)]
     lines += [_gain(outlook)] if judgement.fits else []
     for line in "\n".join(lines).rstrip().split("\n"):
         tell(line, hang=20 if line.startswith("  ") else 0)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.model_options import model_of
-from localspec.cli.options import in_flags, json_option, quiet_option
+from localspec.cli.options import in_flags, json_option, library_option, quiet_option
 from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
+    from localspec.compute.library import Library
+    from localspec.engine.options import EngineOptions
     from localspec.store.prepared import PreparedDrafts, Record, Trial
 
 
@@ -27,20 +30,31 @@ if TYPE_CHECKING:
     help="A draft model, a GGUF file or one pulled from a hub, instead of PAIR's.",
 )
 @click.option("-t", "--threads", type=int, help="CPU threads that will draft.  [default: physical cores]")
+@library_option
 @json_option
 @quiet_option
 def draft(
-    action: str, pair: str | None, file: str | None, threads: int | None, as_json: bool, quiet: bool
+    action: str,
+    pair: str | None,
+    file: str | None,
+    threads: int | None,
+    library: str,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Show, make or remove prepared drafts: copies of a draft model in a format that is faster here.
 
     Loading a pair makes them by itself where a draft can pay. They change how fast tokens are drafted, never the
-    answer. `make` tries again, for PAIR (the default one if left out) or FILE; `show` lists all unless one is named.
+    answer. `make` tries again, for PAIR (the default one if left out) or FILE, with the library that would compute the
+    pair; `show` lists all unless one is named.
     """
+    from localspec.engine.options import EngineOptions
+
     if pair is not None and file is not None:
         raise click.UsageError("PAIR and -md/--draft both name a draft: give one of them.")
     if action == "make":
-        _make(_draft_of(pair, file), threads, as_json, quiet)
+        target, path = _files_of(pair, file)
+        _make(target, path, EngineOptions(threads=threads, library=library), as_json, quiet)
     elif action == "rm":
         if pair is None and file is None:
             raise click.UsageError("rm needs a PAIR or -md/--draft FILE.")
@@ -49,18 +63,32 @@ def draft(
         _show(None if pair is None and file is None else _path(pair, file), as_json)
 
 
-def _make(path: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
+def _make(target: Path | None, path: Path, asked: EngineOptions, as_json: bool, quiet: bool) -> None:
     from localspec.engine.draft_copy import try_draft
-    from localspec.engine.options import EngineOptions, within_machine
+    from localspec.engine.options import within_machine
 
-    options, warnings = within_machine(EngineOptions(threads=threads))
+    options, warnings = within_machine(asked)
     for warning in warnings:
         say(f"warning: {in_flags(warning)}")
-    trial = try_draft(path, options, None, notify=(lambda _sentence: None) if quiet else say)
+    library = _library(target, path, options)
+    trial = try_draft(path, options, None, notify=(lambda _sentence: None) if quiet else say, library=library)
     if as_json:
         write_json({"draft": str(path), **_described(trial)})
     else:
         click.echo(f"{path.name}: {sentence(trial)}")
+
+
+def _library(target: Path | None, draft: Path, options: EngineOptions) -> Library:
+    """What would compute the pair, or the draft alone where there is no target to be read."""
+    from localspec.engine.choice import known_choice
+    from localspec.errors import ModelFileError
+    from localspec.gguf.metadata import read_metadata
+
+    theirs = read_metadata(draft)
+    with suppress(ModelFileError):
+        if target is not None:
+            return known_choice(read_metadata(target), theirs, options, None).library
+    return known_choice(theirs, None, options, None).library
 
 
 def _remove(pair: str | None, file: str | None, as_json: bool) -> None:
@@ -159,19 +187,22 @@ def _file(text: str) -> Path:
     return model if isinstance(model, Path) else paths_on_disk([model], Store())[0]
 
 
-def _draft_of(pair: str | None, file: str | None) -> Path:
-    """The draft's file, which must be here. Raises `NotDownloaded`, `click.UsageError` for a pair without a draft."""
+def _files_of(pair: str | None, file: str | None) -> tuple[Path | None, Path]:
+    """The target's file, where a pair is meant, and the draft's, which must be here.
+
+    Raises `NotDownloaded`, `click.UsageError` for a pair without a draft.
+    """
     from localspec.pairs.catalogue import DEFAULT_PAIR
     from localspec.pairs.catalogue import pair as find_pair
     from localspec.store.store import Store
 
     if file is not None:
-        return _file(file)
+        return None, _file(file)
     chosen = find_pair(DEFAULT_PAIR if pair is None else pair)
-    _, path = Store().pair_paths(chosen)
+    target, path = Store().pair_paths(chosen)
     if path is None:
         raise click.UsageError(f"{chosen.name} has no draft model: it drafts from repeated text.")
-    return path
+    return target, path
 
 
 def _path(pair: str | None, file: str | None) -> Path:

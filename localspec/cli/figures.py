@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from localspec.answers.request import Completion
 
 
+NOT_PLAIN = 0.95
+"""Where nothing was drafted it ran at plain speed, and this is only said of more than that."""
+
+
 def cut_off(completion: Completion, max_tokens: int | None) -> str:
     """That the answer did not end by itself, and where; "" where it did, or was stopped.
 
@@ -28,6 +32,8 @@ def figures(completion: Completion, max_tokens: int | None) -> str:
     parts.append(cut_off(completion, max_tokens) or _tokens(stats.tokens))
     if stats.tokens_per_second:
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
+    if stats.speedup_estimate is not None and (stats.drafted or stats.speedup_estimate < NOT_PLAIN):
+        parts.append(f"about {stats.speedup_estimate:.1f}x plain")
     if stats.acceptance_rate is None:
         parts += ["none drafted"] if completion.drafting.startswith("on") else []
     else:
@@ -57,10 +63,13 @@ MEANINGS = {
     "target_seconds": "in passes of the target",
     "draft_seconds": "in drafting",
     "other_seconds": "in all else, such as choosing tokens",
+    "threads": "of the processor, for passes; fewer beside others",
     "draft_ended_at": "tokens until the draft ended; -: it did not",
+    "plain_seconds": "decode seconds without drafting, estimated",
     "tokens_per_second": "behind the first tokens, by decode seconds",
     "acceptance_rate": "accepted / drafted",
     "mean_acceptance_length": "tokens / rounds; plain decoding has 1",
+    "speedup_estimate": "plain seconds / decode seconds",
     "seed": "as asked for; - means: it does not repeat",
 }
 """Of the figures in `Stats`, and the seed."""
@@ -69,6 +78,8 @@ MEANINGS = {
 def explained(completion: Completion) -> Iterator[str]:
     """All figures of an answer, a line for each, with what it means."""
     rest = {"seed": completion.seed, "drafting": completion.drafting}
+    if completion.hint:
+        rest["hint"] = completion.hint
     for name, value in {**completion.stats.to_dict(), **rest}.items():
         yield f"{name.replace('_', ' '):<22} {_figure(value):<7} {MEANINGS.get(name, '')}".rstrip()
 

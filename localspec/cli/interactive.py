@@ -76,6 +76,7 @@ class Chat:
         self._quiet = quiet
         self._announced = ""
         self._last: Completion | None = None
+        self._hints = {""}
         self._leaving = False
 
     def run(self, read: Callable[[], str]) -> None:
@@ -140,6 +141,9 @@ class Chat:
             say(f"{notice}\n{'The next question drops the oldest turns.' if drops else GO_ON + MAKE_ROOM}")
         if not self._quiet:
             say(figures(completion, self._max_tokens), dim=True)
+            if completion.hint not in self._hints:
+                self._hints.add(completion.hint)
+                say(completion.hint, dim=True)
         elif cut := cut_off(completion, self._max_tokens):
             say(cut, dim=True)
 

@@ -54,6 +54,7 @@ class ModelOptions:
     cache_type_v: str
     no_mmap: bool
     no_prepare: bool
+    library: str
 
     def pair_name(self) -> str | None:
         """The pair asked for by name, "" for the default one, or None when files are given.
@@ -117,6 +118,7 @@ class ModelOptions:
             "cache_type_k": self.cache_type_k,
             "cache_type_v": self.cache_type_v,
             "strict": self.strict,
+            "library": self.library,
         }
 
     def answering(self) -> dict[str, Any]:

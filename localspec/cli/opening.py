@@ -197,12 +197,14 @@ def pair_title(options: ModelOptions, llm: LLM) -> str:
 
 
 def _introduction(options: ModelOptions, llm: LLM) -> str:
-    """One line: pair, files, drafting on or off and why."""
+    """One line: pair, files, what computes, drafting on or off and why."""
     name = options.pair_name()
     models = (llm.settings.get("target"), llm.settings.get("draft"))
     files = " + ".join(Path(str(model["file"])).name for model in models if isinstance(model, dict))
     title = "" if name is None else f"{name or _default_pair()}: "
-    return f"{title}{files}, drafting {llm.drafting}"
+    library = llm.settings.get("library")
+    by = f"computed by {library['name']}, " if isinstance(library, dict) else ""
+    return f"{title}{files}, {by}drafting {llm.drafting}"
 
 
 def _default_pair() -> str:

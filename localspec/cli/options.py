@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from localspec.checks import VERIFY
+from localspec.checks import LIBRARIES, VERIFY
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import InvalidRequest
 
@@ -87,6 +87,12 @@ def _option(*names: str, **settings: Any) -> _Option:
     return _Option(names, settings)
 
 
+library_option = _option(
+    "--library",
+    type=click.Choice(LIBRARIES),
+    default="auto",
+    help="What computes: llama.cpp, ik_llama.cpp (the extra fast), or whichever should be faster here.",
+)
 _PAIR = click.argument("pair", required=False)
 _MODEL_OPTIONS = (
     _option(
@@ -103,7 +109,9 @@ _MODEL_OPTIONS = (
     _option("-n", "--max-tokens", type=int, help="Longest answer, in tokens.  [default: until the end]"),
     _option("-c", "--ctx-size", type=int, default=4096, help="Context, in tokens."),
     _option("-s", "--seed", type=int, help="Seed of the random draws.  [default: another one each time]"),
-    _option("-t", "--threads", type=int, help="CPU threads.  [default: physical cores]"),
+    _option(
+        "-t", "--threads", type=int, help="CPU threads.  [default: the physical cores that others leave]"
+    ),
     _option("-ngl", "--gpu-layers", type=GPU_LAYERS, default="auto", help="Target layers on the GPU."),
     _option("-ngld", "--draft-gpu-layers", type=GPU_LAYERS, default="auto", help="Draft layers on the GPU."),
     _option("--temp", type=float, default=0.8, help="Temperature; 0 always takes the most likely token."),
@@ -156,6 +164,7 @@ _MODEL_OPTIONS = (
     _option(
         "--no-prepare", is_flag=True, help="Use the draft as it is, not a copy prepared for this machine."
     ),
+    library_option,
 )
 
 context_option = _option(

@@ -15,6 +15,7 @@ from localspec.cli.terminal import printable, say, write_json
 
 if TYPE_CHECKING:
     from localspec.gguf.metadata import Metadata
+    from localspec.measure.prospect import Prospect
     from localspec.pairs.judgement import Judgement
     from localspec.store.holding import Holding
     from localspec.store.store import Store
@@ -45,7 +46,9 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     models = _metadata(held)
     facts = described(held, store, calibrated_files(store.home))
     outlines = [found or file.outline for found, file in zip(models, held.pair.files, strict=True)]
-    facts["memory"] = {"context": ctx_size, "bytes": _memory(outlines, ctx_size)}
+    outlook = _outlook(outlines, ctx_size)
+    facts["memory"] = {"context": ctx_size, "bytes": None if outlook is None else outlook.total}
+    facts["library"] = None if outlook is None else outlook.choice.described
     facts["context"] = held.pair.context or (models[0].n_ctx_train if models[0] else None)
     judgement = _judgement(models)
     facts["judgement"] = None if judgement is None else judgement.to_dict()
@@ -84,15 +87,15 @@ def _metadata(held: Holding) -> list[Metadata | None]:
     return found
 
 
-def _memory(models: Sequence[Metadata | None], ctx_size: int) -> int | None:
-    """Bytes that loading them reserves; None where neither the file nor the catalogue tells."""
+def _outlook(models: Sequence[Metadata | None], ctx_size: int) -> Prospect | None:
+    """What loading them takes, and what would compute; None where neither the file nor the catalogue tells."""
     from localspec.engine.options import EngineOptions
     from localspec.measure.prospect import prospect
 
     target, draft = (*models, None)[:2]
     if target is None or None in models:
         return None
-    return prospect(target, draft, EngineOptions(n_ctx=ctx_size)).total
+    return prospect(target, draft, EngineOptions(n_ctx=ctx_size))
 
 
 def _judgement(models: Sequence[Metadata | None]) -> Judgement | None:
@@ -132,6 +135,7 @@ def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None)
         lines.append("draft     none: drafts from repeated text")
     memory = facts["memory"]
     assert isinstance(memory, dict)
+    library = facts["library"]
     needed = "not known before both files are here" if memory["bytes"] is None else readable(memory["bytes"])
     lines += [
         "",
@@ -139,6 +143,7 @@ def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None)
         f"tags        {', '.join(pair.tags) or 'none'}",
         f"context     {facts['context'] or 'unknown'} tokens",
         f"memory      {needed}, with a context of {memory['context']} tokens",
+        *([f"library     {library['name']}: {library['reason']}"] if isinstance(library, dict) else []),
         f"calibrated  {'yes' if facts['calibrated'] else 'no'}",
         f"last used   {day(held.last_used)}",
     ]

@@ -47,7 +47,7 @@ class Context(session.Context, session.Saving, Protocol):
 
     @property
     def threads(self) -> int:
-        """CPU threads of a pass: those of the options, else the machine's physical cores."""
+        """CPU threads of the next pass: at first those of the options, else the machine's physical cores."""
 
     @property
     def can_cut(self) -> bool:
@@ -60,6 +60,9 @@ class Context(session.Context, session.Saving, Protocol):
     @property
     def decode_seconds(self) -> float:
         """Seconds spent inside passes so far."""
+
+    def set_threads(self, count: int) -> None:
+        """Give the passes from now on so many threads. For whoever has the context, between two passes."""
 
     def close(self) -> None:
         """Free the memory."""
@@ -105,7 +108,7 @@ class Library(Protocol):
 
     @property
     def key(self) -> str:
-        """What a user chooses it by: "llama" or "ik"."""
+        """What to ask for it by: one of `checks.LIBRARIES`."""
 
     @property
     def name(self) -> str:
@@ -141,6 +144,15 @@ class Library(Protocol):
     @property
     def cache_types(self) -> Sequence[str]:
         """Element types of the KV cache that it knows, by their names in `ContextOptions`."""
+
+    @property
+    def probe_entry(self) -> str:
+        """The function that a child process calls to load it, for `compute.probe.probe_in_child`."""
+
+    @property
+    def offer(self) -> str:
+        """What installing it would bring, as a clause; "" where it is installed, or needed, or where no wheel of it
+        exists for this system."""
 
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such

@@ -8,7 +8,7 @@ Whole stretches are judged, not single tokens: the cost curve has steps, and ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
@@ -16,6 +16,7 @@ from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
 from localspec.decoding.costs import CostTable
 from localspec.decoding.estimates import Average, Buckets, Ledger
 from localspec.decoding.stats import Step
+from localspec.decoding.threads import ThreadControl
 
 FIRST_PROBE, LAST_PROBE = 16, 128
 """Tokens after which a draft model that does not pay is tried again; doubled while it fails."""
@@ -48,11 +49,18 @@ class AdaptiveController:
 
     target, draft: costs, as far as they are known; draft is None without a draft model.
     max_width:     widest pass it may plan.
+    plain_share:   seconds of a token of the fastest plain decoding that is known here, which may be another library's,
+                   as a share of those of this one's.
+    threads:       where the number of threads changes; `target` and `draft` are then at first for the most there are.
+    costs_for:     both tables for another number of them.
     """
 
     target: CostTable
     draft: CostTable | None = None
     max_width: int = 32
+    plain_share: float = 1.0
+    threads: ThreadControl | None = None
+    costs_for: Callable[[int], tuple[CostTable, CostTable | None]] | None = None
     ledger: Ledger = field(default_factory=Ledger)
     predictors: dict[str, Buckets] = field(init=False)
     average: Average = field(init=False)
@@ -65,6 +73,7 @@ class AdaptiveController:
             FORCED: Buckets((), (0.95,)),
         }
         self.average = Average(prior=0.88, weight=10.0)
+        self._num_threads = self.threads.most if self.threads else 0
         self.begin()
 
     def begin(self) -> None:
@@ -85,6 +94,18 @@ class AdaptiveController:
         """Whether none of the costs it goes by is merely assumed."""
         return self.target.measured and (self.draft is None or self.draft.measured)
 
+    def plain_seconds(self, step: Step) -> float:
+        """What the fastest plain decoding known here would have taken for a round's tokens.
+
+        A round that drafted nothing is one of plain decoding, and no estimate. Of others the pass says how fast the
+        machine was just then, and the costs what part of it a pass over one token takes; all else in the round is left
+        out, so that no gain is made of it.
+        """
+        if step.plain:
+            return self.plain_share * (step.seconds - step.draft_seconds)
+        part = self.target.plain_part(step.batch_width, step.length)
+        return self.plain_share * len(step.tokens) * part * step.batch_seconds
+
     def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """If what the draft model is likely to gain in the answer is worth the time in which it reads the prompt."""
         if self.draft is None or not num_unread:
@@ -99,6 +120,12 @@ class AdaptiveController:
         plain = self.target.time(1, length)
         rounds = self._rounds_of_model(length, acceptance)
         return any(tokens * plain > WORTH_TRYING * seconds for tokens, seconds in rounds)
+
+    def seconds_per_token(self, length: int, acceptance: float) -> float:
+        """Expected where each drafted token stands with that chance: with the best draft length, or none."""
+        rounds = self._rounds_of_model(length, acceptance)
+        drafted = [seconds / tokens for tokens, seconds in rounds]
+        return min([self.target.time(1, length), *drafted])
 
     def _round_steps(self) -> float:
         """Plain steps that the shortest round of the draft model puts at risk that would pay at its best."""
@@ -121,9 +148,22 @@ class AdaptiveController:
 
     def plan(self, limit: int, length: int) -> AdaptivePlan:
         """The next round. Nothing is drafted until a few plain ones have shown what the ledger counts in."""
+        if self.threads is not None:
+            self.threads.decide()
+            self._follow_threads()
         limit = min(limit, self._widest - 1) if self.target.paced else 0
         self._plan = AdaptivePlan(self, limit, length)
         return self._plan
+
+    def _follow_threads(self) -> bool:
+        """Expect what passes with that many threads cost; whether it is another number. What is owed stays."""
+        if self.threads is None or self.costs_for is None or self.threads.count == self._num_threads:
+            return False
+        self._num_threads, plain = self.threads.count, self.target.time(1)
+        self.target, self.draft = self.costs_for(self._num_threads)
+        self._rate_seconds *= self.target.time(1) / plain
+        self._times = None
+        return True
 
     def width(self, width: int, limit: int, length: int) -> int:
         """Padded where a wider pass is cheaper. A pass of one token is what plain decoding does: left alone."""
@@ -179,15 +219,13 @@ class AdaptiveController:
         """Learn costs, acceptance and the balance from one decode round."""
         if step.num_prefilled or not step.tokens:
             return
-        pace = self.target.scale
-        self.target.observe(step.batch_width, step.length, step.batch_seconds)
-        if self.draft is not None and not self.draft.paced:  # the same machine computes both
-            self.draft.scale *= self.target.scale / pace
-        self._times_age += 1
-        self.ledger.settle(step.seconds, len(step.tokens), self.target.time(1, step.length))
-        self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)
-        self._rate_seconds = 0.9 * self._rate_seconds + step.seconds
         plan, self._plan = self._plan, None
+        mixed = self._follow_threads()  # the draft's passes had another number than the target's
+        seconds = self._learn_costs(step, plan, mixed)
+        self._times_age += 1
+        self.ledger.settle(seconds, len(step.tokens), self.target.time(1, step.length))
+        self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)
+        self._rate_seconds = 0.9 * self._rate_seconds + seconds
         if plan is None:
             return
         for index, (drafter, confidence) in enumerate(plan.taken[: step.num_accepted + 1]):
@@ -200,12 +238,29 @@ class AdaptiveController:
                 self.predictors[drafter].observe(confidence, token == step.tokens[0])
         self._count_model(step, plan)
 
+    def _learn_costs(self, step: Step, plan: AdaptivePlan | None, mixed: bool) -> float:
+        """What the round's passes say of costs; returns the seconds that the round is to blame for.
+
+        Where passes had more threads than there was room for, it is others who made them slow.
+        """
+        expected = self.target.time(step.batch_width, step.length)
+        drafting = plan.pass_seconds if plan else 0.0
+        crowded = self.threads is not None and self.threads.judge(
+            step.batch_seconds, expected if self.target.paced else step.batch_seconds
+        )
+        if not crowded:
+            pace = self.target.scale
+            self.target.observe(step.batch_width, step.length, step.batch_seconds)
+            if self.draft is not None and not self.draft.paced:  # the same machine computes both
+                self.draft.scale *= self.target.scale / pace
+            if self.draft is not None and not mixed and drafting and step.draft_seconds > 0:
+                self.draft.rescale(step.draft_seconds / drafting)
+        return min(step.seconds, expected + drafting) if crowded or mixed else step.seconds
+
     def _count_model(self, step: Step, plan: AdaptivePlan) -> None:
         if not plan.pass_seconds:
             self._since_model += len(step.tokens)
             return
-        if self.draft is not None and step.draft_seconds > 0:
-            self.draft.rescale(step.draft_seconds / plan.pass_seconds)
         if plan.probing:
             paid = len(step.tokens) * self.target.time(1, step.length) > step.seconds
             self._probe_after = FIRST_PROBE if paid else min(2 * self._probe_after, LAST_PROBE)

@@ -16,6 +16,8 @@ TRUST = 0.5
 """The same share for a faster pass than expected, as long as a pace is being learned."""
 PACE_PASSES = 2
 """Passes after which the pace of a machine where nothing was measured is known well enough to draft."""
+PLAIN_PASSES = 8
+"""Passes of plain decoding that say what it costs, where that was never measured."""
 STRAY, IN_A_ROW = 1.1, 3
 """Passes of a width that are all slower than expected by this factor, or all faster, and so many of them in a row:
 what was expected is wrong."""
@@ -83,18 +85,28 @@ class CostTable:
 
     def time(self, width: int, length: int = 0) -> float:
         """Expected seconds of a pass of exactly this width."""
-        return self.scale * (self._base(width) + length * (self.slope + (width - 1) * self.row_slope))
+        return self.scale * self._calm(width, length, self._now)
 
-    def _base(self, width: int) -> float:
+    def plain_part(self, width: int, length: int) -> float:
+        """Seconds of a pass over one token / those of a pass of this width, whatever else the machine does meanwhile:
+        as measured calmly, or, where that was never done, as they are known now.
+        """
+        known = self.seconds if self.certain else self._now
+        return self._calm(1, length, known) / self._calm(width, length, known)
+
+    def _calm(self, width: int, length: int, known: Mapping[int, float]) -> float:
+        return self._base(width, known) + length * (self.slope + (width - 1) * self.row_slope)
+
+    def _base(self, width: int, known: Mapping[int, float]) -> float:
         index = bisect_left(self._widths, width)
         if index == len(self._widths):
-            return self._now[self._widths[-1]] * width / self._widths[-1]
+            return known[self._widths[-1]] * width / self._widths[-1]
         right = self._widths[index]
         if right == width or index == 0:
-            return self._now[right]
+            return known[right]
         left = self._widths[index - 1]
         share = (width - left) / (right - left)
-        return self._now[left] * (1 - share) + self._now[right] * share
+        return known[left] * (1 - share) + known[right] * share
 
     def padded_width(self, width: int, limit: int, length: int = 0) -> int:
         """The cheapest width from `width` to `limit`: V'(n) = min over m >= n of V(m)."""
@@ -119,6 +131,17 @@ class CostTable:
     def paced(self) -> bool:
         """Whether it is known how fast the machine is at all. Before that one pass says it, of whatever width."""
         return self._passes >= PACE_PASSES
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether what a pass of plain decoding takes was measured, or seen often enough."""
+        plain = [width for width in self._widths if self._is_plain(width)]
+        return any(self._sure(width) > 0 or self._seen.get(width, 0.0) >= PLAIN_PASSES for width in plain)
+
+    @property
+    def slowed(self) -> float:
+        """How many times as long passes take now as on the calm machine; 1.0 where that was never measured."""
+        return self.scale if self._sure(1) >= 1 else 1.0
 
     @property
     def reach(self) -> int:
@@ -157,7 +180,7 @@ class CostTable:
     def _name(self, width: int) -> None:
         """Give a width that was interpolated an entry of its own."""
         if width not in self.seconds:
-            self._now[width] = self._base(width)
+            self._now[width] = self._base(width, self._now)
             self.seconds = {**self.seconds, width: self._now[width]}
             self.certainty = {**self.certainty, width: 0.0}
             insort(self._widths, width)
@@ -223,7 +246,8 @@ class CostTable:
         self.scale *= min(max(ratio, low), high) ** max(gain, FOLLOW)
 
     def _sure(self, width: int) -> float:
-        return self.certainty.get(width, 0.0)
+        """Between widths that all were measured calmly nothing is in doubt."""
+        return self.certainty[width] if width in self.certainty else float(self.certain)
 
     def _is_plain(self, width: int) -> bool:
         """Whether plain decoding's passes have this width: one token, or what it is padded to."""

@@ -196,5 +196,4 @@ def run(generation: Generation) -> Iterator[Step]:
     """Run one generation to its end, one Step a round."""
     while generation.finish_reason is None:
         span = generation.propose()
-        (rows,) = generation.session.context.decode([span])
-        yield generation.commit(span, rows)
+        yield generation.commit(span, generation.session.decode(span))

@@ -63,6 +63,15 @@ class Distribution:
         return int(self.tokens[index])
 
 
+def kl_divergence(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """sum(p log(p / q)) in nats, of each pair of rows of raw logits (n, V), p being that of `rows`: shape (n,)."""
+    log_p, log_q = (
+        logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        for logits in (np.asarray(side, dtype=np.float64) for side in (rows, others))
+    )
+    return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=-1))
+
+
 def distribution(logits: Logits, params: SamplingParams, history: Sequence[int] = ()) -> Distribution:
     """The distribution that penalties, bias, filters and temperature make of one row of raw logits.
 

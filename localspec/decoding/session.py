@@ -9,6 +9,7 @@ from operator import eq
 from typing import Protocol, runtime_checkable
 
 from localspec.decoding.sampling import Logits
+from localspec.decoding.threads import ThreadControl
 from localspec.errors import LocalspecError, StateError
 
 
@@ -82,12 +83,20 @@ class Session:
     left behind is put right by the next `align`.
 
     min_width: narrower passes are padded to this, where they would be computed by other kernels.
+    threads: decides how many each pass has; None: as many as the context was opened with.
     """
 
-    def __init__(self, context: Context, sequence_id: int = 0, min_width: int = 1) -> None:
+    def __init__(
+        self,
+        context: Context,
+        sequence_id: int = 0,
+        min_width: int = 1,
+        threads: ThreadControl | None = None,
+    ) -> None:
         self.context = context
         self.sequence_id = sequence_id
         self.min_width = min_width
+        self.threads = threads
         self.tokens: list[int] = []
 
     def align(self, sequence: Sequence[int]) -> int:
@@ -160,6 +169,13 @@ class Session:
             chunk = tokens[start : start + size]
             last = start + size >= len(tokens)
             span = self.span(chunk, num_logits if last else 0)
-            (rows,) = self.context.decode([span])
+            rows = self.decode(span)
             self.extend(span)
+        return rows
+
+    def decode(self, span: Span) -> list[Logits]:
+        """One pass over `span` alone, which the caller then records; its rows, each (V,)."""
+        if self.threads is not None:
+            self.threads.decide()
+        (rows,) = self.context.decode([span])
         return rows

@@ -69,6 +69,10 @@ class Step:
         return self.num_drafted == 0 and len(self.tokens) > 0
 
 
+LEAST_TOKENS = 16
+"""Decoded tokens from which on a speedup is said: fewer are one stall, or one lucky guess."""
+
+
 @dataclass
 class Stats:
     """Counters of one answer. Times are seconds.
@@ -78,7 +82,10 @@ class Stats:
     prefill_seconds is the time to the first token; decode_seconds everything after it. first_tokens are those that the
     last prefill round committed. target_seconds and draft_seconds are spent in forward passes and drafting (in which
     the draft model reads the prompt too), other_seconds is the rest.
+    threads: CPU threads of the target's passes, the fewest where their number changed; None before the first.
     draft_ended_at: tokens of prompt and answer after which the draft model drafted no more, None if it went on.
+    plain_seconds: what plain decoding would have taken instead of decode_seconds, estimated from the costs of passes;
+    None where they are not known, or a fixed length was drafted whatever it cost.
     """
 
     prompt_tokens: int = 0
@@ -96,15 +103,19 @@ class Stats:
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     other_seconds: float = 0.0
+    threads: int | None = None
     draft_ended_at: int | None = None
+    plain_seconds: float | None = None
 
-    def add(self, step: Step) -> None:
-        """Fold one round in."""
+    def add(self, step: Step, plain_seconds: float | None = None) -> None:
+        """Fold one round in. plain_seconds: what plain decoding would have taken for its tokens, if known."""
         if step.num_prefilled or not self.tokens:
             self.prefill_seconds += step.seconds
             self.first_tokens += len(step.tokens)
         else:
             self.decode_seconds += step.seconds + step.reading_seconds
+            if plain_seconds is not None:
+                self.plain_seconds = (self.plain_seconds or 0.0) + plain_seconds
         self.tokens += len(step.tokens)
         self.rounds += 1 if step.tokens else 0
         self.drafted += step.num_drafted
@@ -131,6 +142,13 @@ class Stats:
         """Tokens committed per target pass, bonus included."""
         return self.tokens / self.rounds if self.rounds else 0.0
 
+    @property
+    def speedup_estimate(self) -> float | None:
+        """Plain decoding's seconds / these, estimated; None where nothing is known of them, or after few tokens."""
+        if not self.plain_seconds or self.tokens - self.first_tokens < LEAST_TOKENS:
+            return None
+        return self.plain_seconds / self.decode_seconds if self.decode_seconds > 0 else None
+
     def to_dict(self) -> dict[str, float | int | None]:
         """Counters and rates, ready for JSON."""
         return {
@@ -138,4 +156,5 @@ class Stats:
             "tokens_per_second": self.tokens_per_second,
             "acceptance_rate": self.acceptance_rate,
             "mean_acceptance_length": self.mean_acceptance_length,
+            "speedup_estimate": self.speedup_estimate,
         }

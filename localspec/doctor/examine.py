@@ -22,7 +22,7 @@ def examine(*, offline: bool = False, home: Path | None = None) -> Iterator[Find
     checks: dict[str, Check] = {
         "Python": check_python,
         "load": check_load,  # before the library is tried, which is load itself
-        "llama.cpp": check_library,
+        "llama.cpp": lambda: check_library(home=home),
         "memory": check_memory,
         "disk": lambda: check_disk(home),
         "store": lambda: check_store(home),

@@ -86,7 +86,10 @@ def check_cache() -> Iterator[Finding]:
 def _places(folder: Path) -> Iterator[Path]:
     """The folder, or the one that it would be made in, and localspec's folders inside it."""
     yield _existing(folder)
-    for name in ("files", "partial", "locks", "prepared", "calibration", "strict", "references", "pairs"):
+    for name in (
+        "files", "partial", "locks", "prepared", "calibration", "strict", "libraries", "together", "references",
+        "pairs",
+    ):  # fmt: skip
         if (folder / name).exists():
             yield folder / name
 

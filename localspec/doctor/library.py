@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.compute.probe import Probe
-from localspec.doctor.cpu import cpu_features
-from localspec.doctor.finding import Finding, note, ok, problem
-from localspec.engine.libraries import libraries
+from localspec.doctor.finding import Finding, Status, note, ok, problem
+from localspec.engine.libraries import libraries, reference
+from localspec.engine.together import why_not_together
+from localspec.system.cpu import cpu_features
 from localspec.system.progress import readable
 
 if TYPE_CHECKING:
@@ -25,15 +27,51 @@ _WORTH_HAVING = ("AVX", "AVX2", "FMA", "F16C", "DOTPROD", "MATMUL_INT8")
 """Features whose lack in the build costs a quantized model much of its speed."""
 
 
-def check_library(seconds: float = SECONDS) -> Iterator[Finding]:
-    """Findings on each compute library, probed in a child process that gets `seconds`."""
+def check_library(seconds: float = SECONDS, home: Path | None = None) -> Iterator[Finding]:
+    """Findings on each compute library, probed in a child process that gets `seconds`.
+
+    One beside the reference is passed over where it is not as it should be: that is no problem, but worth knowing.
+    """
+    works = False
     for library in libraries():
         probe = library.probe(seconds)
-        yield _version(library, probe.version)
-        yield _running(library, probe, seconds)
-        if probe.usable:
-            yield from _features(library, probe.features)
+        if library is reference():
+            works = probe.usable
+            yield from _findings(library, probe, seconds)
+            continue
+        if probe.version is None:
+            yield _missing(library)
+            continue
+        for finding in _findings(library, probe, seconds):
+            yield replace(finding, status=min(finding.status, Status.NOTE, key=list(Status).index))
+        if works and probe.usable:
+            yield _beside(library, home)
+
+
+def _findings(library: Library, probe: Probe, seconds: float) -> Iterator[Finding]:
+    yield _version(library, probe.version)
+    yield _running(library, probe, seconds)
+    if probe.usable:
+        yield from _features(library, probe.features)
+        if library is reference():
             yield from _devices(probe)
+
+
+def _missing(library: Library) -> Finding:
+    """A library that localspec can do without is not installed."""
+    topic, fact = library.package, f"{library.package} is not installed"
+    data: dict[str, object] = {"version": None, "wheel": bool(library.offer)}
+    if library.offer:
+        return note(topic, f"{fact}: {library.offer}.", f"pip install {library.requirement}", **data)
+    return ok(topic, f"{fact}, is not needed, and no wheel of it exists for this system", **data)
+
+
+def _beside(library: Library, home: Path | None) -> Finding:
+    """Tried again, so that what was found once is put right."""
+    topic = f"{library.name} beside {reference().name}"
+    if reason := why_not_together(library, home, redo=True):
+        return note(topic, reason, f"It is passed over. To be rid of it: pip uninstall {library.package}.")
+    return ok(topic, "both load in one process")
 
 
 def _version(library: Library, version: str | None) -> Finding:
@@ -48,6 +86,8 @@ def _version(library: Library, version: str | None) -> Finding:
 
 
 def _rebuild(library: Library) -> str:
+    if library is not reference():
+        return f"It is passed over. To be rid of it: pip uninstall {library.package}."
     return (
         "Compile it on this machine: pip install --force-reinstall --no-deps --no-cache-dir "
         f"--no-binary {library.package} {library.requirement}."
@@ -70,9 +110,12 @@ def _running(library: Library, probe: Probe, seconds: float) -> Finding:
 
 def _ending(probe: Probe, seconds: float, rebuild: str) -> tuple[str, str]:
     """Sentence and remedy for a child that did not finish."""
-    while_ = {"load": "while it was loaded", "ask": "when asked for its devices"}.get(
-        probe.stage, "before it was loaded"
-    )
+    whiles = {
+        "load": "while it was loaded",
+        "ask": "when asked for its devices",
+        "compute": "while it computed",
+    }
+    while_ = whiles.get(probe.stage, "before it was loaded")
     name = _signal_name(probe.code)
     if probe.code is None:
         return (
@@ -113,7 +156,7 @@ def _last_words(said: str) -> str:
 
 def _features(library: Library, built: dict[str, int]) -> Iterator[Finding]:
     """What the library was compiled for, against what the processor has."""
-    topic = "processor"
+    topic = "processor" if library is reference() else f"processor, {library.name}"
     cpu = cpu_features()
     compiled = sorted(name for name, value in built.items() if value)
     data: dict[str, object] = {"compiled": compiled, "cpu": None if cpu is None else sorted(cpu)}

@@ -12,6 +12,8 @@ OVERHEAD = 5e-5
 """Seconds of a pass of no weights."""
 GROWTH = 1.5e-4
 """Share of a one-token pass that a cell of context adds: 8 to 25 % for a thousand cells were measured."""
+TAKEN_OVER = 0.2
+"""Certainty, at most, of costs that are taken over from another number of threads: two passes outweigh it."""
 
 WIDE = {1: 1.0, 2: 1.25, 3: 1.45, 4: 1.6, 6: 1.75, 8: 2.0, 12: 2.35, 16: 2.6, 32: 4.1}
 """Passes by width against one token's, where reading the weights is what costs: measured with BF16."""
@@ -34,3 +36,16 @@ def assumed_costs(context: Context, *, min_width: int = 1) -> CostTable:
     seconds = {width: step * max(share, padded) for width, share in curve.items()}
     growth = GROWTH * step
     return CostTable(seconds, growth, growth, certainty=dict.fromkeys(seconds, 0.0))
+
+
+def with_fewer_threads(table: CostTable, times: float) -> CostTable:
+    """What passes may cost with so many times fewer threads than those of `table`: at worst, as many times what they
+    cost there. How passes of different widths compare is taken over; a few passes show the rest.
+    """
+    pace = times * table.scale
+    return CostTable(
+        {width: times * table.time(width) for width in table.seconds},
+        pace * table.slope,
+        pace * table.row_slope,
+        certainty={width: min(sure, TAKEN_OVER) for width, sure in table.certainty.items()},
+    )

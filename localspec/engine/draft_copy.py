@@ -21,7 +21,7 @@ from localspec.engine.measured_costs import Costs
 from localspec.engine.options import EngineOptions, Notify
 from localspec.errors import LocalspecError, StoreError
 from localspec.gguf.formats import bytes_in_format, elements_by_type
-from localspec.gguf.metadata import read_metadata
+from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import this_machine
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
 from localspec.store.store import default_home
@@ -30,8 +30,6 @@ from localspec.system.disk import require_room, sync
 from localspec.system.load_watch import check_cancelled, stage
 from localspec.system.progress import Stage
 
-CANDIDATES = ("q4_0",)
-"""Formats tried. CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
 PURE = 0.9
 """A draft with this share of its weights in a format counts as being in it."""
 GAIN = 0.9
@@ -50,8 +48,8 @@ BUSY = 0.3
 
 
 def load_engine(
-    target: StrPath,
-    draft: StrPath | None,
+    target: StrPath | Metadata,
+    draft: StrPath | Metadata | None,
     options: EngineOptions,
     home: Path | None,
     notify: Notify = lambda sentence: None,
@@ -64,9 +62,9 @@ def load_engine(
     """
     facts = facts_of(target)
     draft_facts = None if draft is None or options.no_draft else facts_of(draft)
-    library = library or library_for(facts, draft_facts)
-    copy = chosen_copy(draft, options, home, library)
-    if copy is None or draft is None:
+    library = library or library_for(facts, draft_facts, options.library)
+    copy = None if draft_facts is None else chosen_copy(draft_facts.path, options, home, library)
+    if copy is None or draft_facts is None:
         return Engine(facts, draft_facts, options, home, notify, cancel, library)
     try:
         return Engine(facts, copy, options, home, notify, cancel, library)
@@ -75,7 +73,7 @@ def load_engine(
         engine = Engine(facts, draft_facts, options, home, notify, cancel, library)
         engine.warnings.append(f"The prepared draft was given up: {error.message}")
         with suppress(StoreError):
-            forget(Path(draft), home)
+            forget(draft_facts.path, home)
         return engine
 
 
@@ -134,7 +132,7 @@ def try_draft(
     nothing can be kept, and `ModelFileError` or `ModelLoadError` for a draft that is not usable itself.
     """
     drafts, source, library = _drafts(home), _source(draft), library or preferred()
-    formats = _useful_formats(draft)
+    formats = _useful_formats(draft, library)
     with drafts.lock(source), ExitStack() as opened:
         if formats:
             stage(Stage.PREPARE, f"preparing {draft.name}", 0.90, 0.98)
@@ -223,14 +221,14 @@ def _is_due(draft: Path, options: EngineOptions, home: Path | None, library: Lib
     if not _wanted(options, library) or draft.stat().st_size < MIN_BYTES:
         return False
     return _drafts(home).trial(_source(draft), _facts(options, library)) is None and bool(
-        _useful_formats(draft)
+        _useful_formats(draft, library)
     )
 
 
-def _useful_formats(draft: Path) -> list[str]:
+def _useful_formats(draft: Path, library: Library) -> list[str]:
     counts = elements_by_type(draft)
     total = sum(counts.values())
-    return [name for name in CANDIDATES if counts.get(name.upper(), 0) < PURE * total]
+    return [name for name in library.draft_formats if counts.get(name.upper(), 0) < PURE * total]
 
 
 def _can_pay(engine: Engine, draft: Path, costs: Costs) -> bool:
@@ -238,7 +236,7 @@ def _can_pay(engine: Engine, draft: Path, costs: Costs) -> bool:
     if costs.draft is None:
         return False
     total = sum(elements_by_type(draft).values())
-    size = min(bytes_in_format(total, name) for name in CANDIDATES)
+    size = min(bytes_in_format(total, name) for name in engine.library.draft_formats)
     share = HOPE * min(1.0, size / draft.stat().st_size)
     hoped = CostTable({1: share * costs.draft.time(1)})
     return AdaptiveController(costs.target, hoped, max_width=engine.target.n_outputs).can_pay(0)

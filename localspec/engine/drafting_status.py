@@ -1,10 +1,16 @@
-"""Whether an engine drafts, from what, and why not, in words."""
+"""Whether an engine drafts, from what, why not, and what would change that, in words."""
 
 from __future__ import annotations
 
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.stats import Stats
 from localspec.engine.engine import Engine
+from localspec.engine.libraries import libraries
+
+PAYS = 1.1
+"""An estimated speedup from which on there is nothing to say."""
+BUSY = 1.5
+"""Passes that take this many times what they took on the calm machine."""
 
 
 def describe_drafting(
@@ -39,3 +45,32 @@ def describe_drafting(
                 f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
             )
     return f"on where it pays, {sources}{until}"
+
+
+def drafting_hint(
+    engine: Engine, controller: AdaptiveController | None, stats: Stats, temperature: float
+) -> str:
+    """What would let drafting pay more than it did in this answer, in sentences.
+
+    "" where it pays, was not asked for, is not possible, or where the answer was too short to tell.
+    """
+    speedup = stats.speedup_estimate
+    if controller is None or engine.no_draft_reason or speedup is None or speedup >= PAYS:
+        return ""
+    if (slowed := controller.target.slowed) >= BUSY:
+        return f"The machine is busy: passes take {slowed:.1f} times as long as on the calm machine."
+    pays = engine.draft is not None and controller.can_pay(0)
+    offered = next((library for library in libraries() if library.offer), None)
+    if offered and not pays and engine.target.weights.gpu_layers == 0:
+        return f"{offered.package} is not installed: {offered.offer}: pip install {offered.requirement}."
+    if engine.draft is None:
+        return "Without a draft model only repeated text is drafted from: a small model that fits drafts the rest."
+    if not controller.measured:
+        return "What passes cost is measured while nobody asks anything: guesses are careful until then."
+    if not pays:
+        return (
+            "Passes over several tokens cost much with this file here: a target in another format, "
+            "or a larger one with this draft, may gain more."
+        )
+    cooler = ", and a lower temperature is too" if temperature > 0 else ""
+    return f"This text was hard to guess: code, edits and summaries are easier{cooler}."

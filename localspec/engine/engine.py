@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from localspec.compute.library import CancelFlag, Context, Library, Weights
 from localspec.decoding.drafting import Drafter, NoDrafter, chain
 from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
+from localspec.decoding.threads import ThreadControl
 from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory
 from localspec.engine.options import TARGET_ROWS, EngineOptions
@@ -24,7 +26,9 @@ from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair, why_no_draft
+from localspec.system.cores import processors
 from localspec.system.load_watch import stage
+from localspec.system.neighbours import Neighbours
 from localspec.system.progress import Stage
 from localspec.text.template import ChatTemplate
 
@@ -42,6 +46,7 @@ class Engine:
     cancel: the flag that stops passes; by default one of its own.
     library: what computes; by default the first that can compute the target.
     vocab: the target's vocabulary, whose ids everything here speaks.
+    threads: decides how many threads passes have; None where that was asked for, or a GPU computes the target.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class Engine:
         stage(Stage.READ, "reading what the files say", 0.0, READ)
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
-        self.library = library or library_for(target_metadata, draft_metadata)
+        self.library = library or library_for(target_metadata, draft_metadata, options.library)
         _check_cache_types(self.library, options)
         self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
         self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
@@ -93,7 +98,9 @@ class Engine:
                     f"{self.library.name} cannot forget single tokens of {model.weights.path.name} here"
                 )
         self._model_drafter = (
-            ModelDrafter(Session(self.draft), self.target.n_vocab, self.vocab.eog_tokens)
+            ModelDrafter(
+                Session(self.draft, threads=self.threads), self.target.n_vocab, self.vocab.eog_tokens
+            )
             if self.draft and not self.no_draft_reason
             else None
         )
@@ -117,12 +124,24 @@ class Engine:
         if draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
-        self.session = Session(self.target, min_width=widths.low)
+        self.threads = self._thread_control(widths)
+        self.session = Session(self.target, min_width=widths.low, threads=self.threads)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
         loaded.callback(self.vocab.close)
         self.template = ChatTemplate(
             target.chat_template, bos=self.vocab.bos_text, eos=self.vocab.eos_text, name=target.path.name
         )
+
+    def _thread_control(self, widths: Widths) -> ThreadControl | None:
+        most = self.target.threads
+        if self.options.threads is not None or self.target.weights.gpu_layers or most == 1:
+            return None
+        allowed = widths.threads if self.options.strict else ()
+        control = ThreadControl(most, processors(), Neighbours().look, allowed)
+        for context in (self.target, self.draft):
+            if context is not None and not context.weights.gpu_layers:
+                control.govern(context)
+        return control
 
     def _check_memory(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> None:
         loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]
@@ -223,9 +242,32 @@ class Engine:
         for session in self.sessions.values():
             session.rollback(0)
 
+    def branch(self, *, with_draft: bool = True) -> Engine:
+        """An engine with contexts of its own on the same weights, stopped by the same flag. Close it before this one.
+
+        Raises `MemoryShort` or `ModelLoadError`.
+        """
+        other = copy.copy(self)
+        other.prefixes = KeptPrefixes(0, 0)
+        if not with_draft:
+            other.no_draft_reason = self.no_draft_reason or "asked for"
+        models = [self.target] if self.draft is None or not with_draft else [self.target, self.draft]
+        if self.options.check_memory:
+            loads = [Load(one.weights.metadata, one.options, one.weights.gpu_layers) for one in models]
+            check_memory(loads, loaded=True)
+        with ExitStack() as opened:
+            other.target, *drafts = (self._context(one.weights, one.options, opened) for one in models)
+            other.draft = drafts[0] if drafts else None
+            other.session = Session(other.target, min_width=self.session.min_width)
+            other._prepare()
+            other._free = weakref.finalize(other, opened.pop_all().close)
+            other._free.atexit = False
+        return other
+
     def describe(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
         return {
+            "library": {"name": self.library.name, "build": self.target.weights.build},
             "target": _describe(self.target, self.options),
             "draft": _describe(self.draft, self.asked) if self.draft else None,
             "kept_prefixes": {

@@ -6,17 +6,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
+from localspec.decoding.costs import CostTable
+from localspec.decoding.threads import ThreadControl
+from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
 from localspec.engine.draft_copy import improved_engine, load_engine
 from localspec.engine.drafting_status import describe_drafting
-from localspec.engine.engine import Engine
+from localspec.engine.engine import Engine, facts_of
 from localspec.engine.idle_costs import IdleCalibration
 from localspec.engine.measured_costs import (
     Costs,
+    costs_of_fewer,
     keep_costs,
     known_costs,
     measure_costs,
@@ -28,6 +34,8 @@ from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
 from localspec.system.forks import is_forked
 from localspec.system.load_watch import LoadWatch, watching
 
+MOST_CHANGES = 4
+"""Of the number of threads, while costs are measured: then what is known shall do."""
 log = logging.getLogger(__name__)
 
 
@@ -61,28 +69,39 @@ class EngineKeeper:
         self.order = order
         self.adaptive: AdaptiveController | None = None
         self._costs: Costs | None = None
+        self._fewer: dict[int, Costs] = {}
         self._idle = IdleCalibration()
+        self._idle_beside_others = IdleCalibration()
         self._loading = threading.Lock()
         self._watch: LoadWatch | None = None
         self._num_cancels = 0
         self._closed = False
         started = time.monotonic()
-        if order.options.try_first:
-            notify("trying the files in a process of their own")
-            try_load(order.target, order.draft, order.options)
-        self._engine: Engine | None = load_engine(
-            order.target, order.draft, order.options, order.home, notify
-        )
-        self.cancel, self._library = self._engine.cancel, self._engine.library
+        self._engine: Engine | None = None
+        self._engine, self.choice = self._load_first(notify)
+        self.cancel = self._engine.cancel
         try:
             self._settle(notify)
         except BaseException:
             self.close()
             raise
-        self.warnings = [*self.engine.warnings, *self._about_draft_tokens()]
+        self.warnings = [*self.choice.warnings, *self.engine.warnings, *self._about_draft_tokens()]
         self._described = (self.engine.describe(), self.drafting)
         self._identity = _identity(self.engine)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
+
+    def _load_first(self, notify: Notify) -> tuple[Engine, Choice]:
+        order, options = self.order, self.order.options
+        target = facts_of(order.target)
+        draft = None if order.draft is None or options.no_draft else facts_of(order.draft)
+
+        def load(library: Library) -> Engine:
+            if options.try_first:
+                notify("trying the files in a process of their own")
+                try_load(order.target, order.draft, replace(options, library=library.key))
+            return load_engine(target, draft, options, order.home, notify, library=library)
+
+        return loaded_by_choice(choose(target, draft, options, order.home, notify), load)
 
     def _about_draft_tokens(self) -> list[str]:
         asked, most = self.order.draft_tokens, self.engine.most_draft_tokens
@@ -133,7 +152,7 @@ class EngineKeeper:
                         order.options,
                         order.home,
                         cancel=self.cancel,
-                        library=self._library,
+                        library=self.choice.library,
                     )
             except LoadCancelled:
                 if self._closed:
@@ -147,6 +166,8 @@ class EngineKeeper:
                     path=str(order.target),
                 )
             self._engine = engine
+            if self.adaptive is not None:
+                self.adaptive.threads = engine.threads
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
             return engine
 
@@ -190,7 +211,13 @@ class EngineKeeper:
         if isinstance(draft := settings["draft"], dict):
             asked = str(self.order.draft)
             settings["draft"] = {**draft, "prepared_from": None if draft["file"] == asked else asked}
-        return {**settings, "draft_tokens": self.order.draft_tokens, "drafting": self.drafting}
+        library = {**settings["library"], "reason": self.choice.reason}  # type: ignore[dict-item]
+        return {
+            **settings,
+            "library": library,
+            "draft_tokens": self.order.draft_tokens,
+            "drafting": self.drafting,
+        }
 
     @property
     def drafting(self) -> str:
@@ -225,10 +252,31 @@ class EngineKeeper:
         if improve and costs.certain:
             better = improved_engine(engine, order.draft, costs, order.home, notify, when_calm=not asked_for)
             if better is not engine:
-                self._engine, self._costs = better, None
+                self._engine, self._costs, self._fewer = better, None, {}
                 return self._steer(notify)
-        self.adaptive = AdaptiveController(costs.target, costs.draft, max_width=engine.target.n_outputs)
+        self.adaptive = AdaptiveController(
+            costs.target,
+            costs.draft,
+            max_width=engine.target.n_outputs,
+            threads=engine.threads,
+            costs_for=self._tables,
+        )
         return self.adaptive
+
+    def _tables(self, threads: int) -> tuple[CostTable, CostTable | None]:
+        """What passes with so many threads cost."""
+        costs = self._costs_with(threads)
+        return costs.target, costs.draft
+
+    def _costs_with(self, threads: int, *, redo: bool = False) -> Costs:
+        """redo: those of fewer threads than the most are not read from disk."""
+        engine, costs = self.engine, self._costs
+        assert costs is not None, "asked for by who goes by them"
+        if engine.threads is None or threads == engine.threads.most:
+            return costs
+        if redo or threads not in self._fewer:
+            self._fewer[threads] = costs_of_fewer(engine, costs, threads, self.order.home, redo=redo)
+        return self._fewer[threads]
 
     def calibrate(
         self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
@@ -237,15 +285,32 @@ class EngineKeeper:
 
         skip: asked after each pass whether what is known by then shall do. For whoever has the engine's turn.
         """
-        home = self.order.home
+        if redo:
+            look_again(self.engine.target.weights.metadata, self.order.options, self.order.home)
         if redo or self._costs is None:
-            self._costs, self.adaptive = known_costs(self.engine, home, redo=redo), None
-        measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)
+            self._costs = known_costs(self.engine, self.order.home, redo=redo)
+            self.adaptive, self._fewer = None, {}
+        costs = self._measure(notify, skip, redo=redo)
         if self.order.draft_tokens == "auto":
             self._steer(notify, improve=not skip(), asked_for=True)
             if self._costs is not None:  # of the copy
-                measure_costs(self.engine, self._costs, home, notify=notify, skip=skip)
-        return self._costs
+                costs = self._measure(notify, skip)
+        return costs
+
+    def _measure(self, notify: Notify, skip: Callable[[], bool], *, redo: bool = False) -> Costs:
+        """Costs with as many threads as there is room for, measured as far as they are not certain.
+
+        Where that changes meanwhile, those with the new number are measured then.
+        """
+        control = self.engine.threads
+        for _ in range(MOST_CHANGES):
+            count = control.decide() if control else 0
+            costs = self._costs_with(count, redo=redo)
+            is_over = partial(_or_other_threads, skip, control, count)
+            measure_costs(self.engine, costs, self.order.home, notify=notify, skip=is_over)
+            if skip() or not is_over():
+                break
+        return costs
 
     @property
     def may_measure(self) -> bool:
@@ -254,14 +319,29 @@ class EngineKeeper:
         return self.adaptive is not None and costs is not None and not (costs.certain or self._idle.over)
 
     def measure_idly(self, stop: Callable[[], bool]) -> None:
-        """Measure a little until `stop`, if the weights are in memory. For whoever has the engine's turn."""
-        if self._engine is not None and self._costs is not None:
-            self._idle.visit(self._engine, self._costs, stop)
+        """Measure a little until `stop`, if the weights are in memory. For whoever has the engine's turn.
+
+        Beside others who use the machine, with the threads there is room for, and no more than that.
+        """
+        engine = self._engine
+        if engine is None or self._costs is None:
+            return
+        count = engine.threads.decide() if engine.threads else 0
+        costs = self._costs_with(count)
+        idle = self._idle if costs is self._costs else self._idle_beside_others
+        if not (costs.certain or idle.over):
+            idle.visit(engine, costs, partial(_or_other_threads, stop, engine.threads, count))
 
     def keep_costs(self) -> None:
         """Write down what was learned of them."""
         if self._engine is not None and self._costs is not None:
-            keep_costs(self._engine, self._costs, self.order.home)
+            for costs in (self._costs, *self._fewer.values()):
+                keep_costs(self._engine, costs, self.order.home)
+
+
+def _or_other_threads(ended: Callable[[], bool], control: ThreadControl | None, count: int) -> bool:
+    """Whether it is ended, or passes have another number of threads by now."""
+    return ended() or (control is not None and control.decide() != count)
 
 
 def _identity(engine: Engine) -> int:

@@ -13,7 +13,7 @@ from localspec.compute.library import Context, Library
 from localspec.decoding.calibrate import calibrate
 from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Session
-from localspec.engine.assumed_costs import assumed_costs
+from localspec.engine.assumed_costs import assumed_costs, with_fewer_threads
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import library_for
 from localspec.engine.options import EngineOptions, Notify
@@ -30,10 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Costs:
-    """What passes of both models cost; `draft` is None without a draft model."""
+    """What passes of both models cost; `draft` is None without a draft model.
+
+    threads: that the passes have; None: as many as where nobody else uses the machine.
+    """
 
     target: CostTable
     draft: CostTable | None
+    threads: int | None = None
 
     @property
     def tables(self) -> tuple[CostTable, ...]:
@@ -76,12 +80,29 @@ def known_costs(engine: Engine, home: Path | None = None, *, redo: bool = False)
     return Costs(known(engine.target, True), known(engine.draft, False) if engine.draft else None)
 
 
+def costs_of_fewer(
+    engine: Engine, costs: Costs, threads: int, home: Path | None = None, *, redo: bool = False
+) -> Costs:
+    """Costs of passes that have so many threads: from disk, and taken over from `costs`, those of the most, where there
+    are none. redo: nothing from disk.
+    """
+    kept = _kept(home)
+
+    def known(context: Context, verifies: bool, most: CostTable) -> CostTable:
+        table = None if redo else _table(kept.find(_facts(context, engine, verifies, threads)))
+        return table or with_fewer_threads(most, _most_threads(engine, context) / threads)
+
+    target = known(engine.target, True, costs.target)
+    draft = known(engine.draft, False, costs.draft) if engine.draft and costs.draft else None
+    return Costs(target, draft, threads)
+
+
 def keep_costs(engine: Engine, costs: Costs, home: Path | None = None) -> None:
     """Write down what was learned since it was last written, where nothing more certain stands there."""
     kept = _kept(home)
     for role in roles(engine, costs):
         if role.table.has_news:
-            facts = _facts(role.context, engine, role.verifies)
+            facts = _facts(role.context, engine, role.verifies, costs.threads)
             learned, there = role.table.learned(), _table(kept.find(facts))
             if learned.certain or there is None or not there.certain:
                 kept.keep(facts, learned.to_dict())
@@ -97,7 +118,8 @@ def measure_costs(
 ) -> None:
     """Measure now (seconds) what is not certain of `costs`, and keep it. `notify` is told what is measured.
 
-    skip: asked after each pass whether what is known by then shall do.
+    skip: asked after each pass whether what is known by then shall do; also where passes no longer have as many threads
+    as `costs` are for.
     The sessions of the engine must not be in use; their cells are overwritten.
     """
     for role in roles(engine, costs):
@@ -117,7 +139,11 @@ def measure_costs(
             )
 
 
-def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object]:
+def _most_threads(engine: Engine, context: Context) -> int:
+    return engine.threads.most if engine.threads else context.threads
+
+
+def _facts(context: Context, engine: Engine, verifies: bool, threads: int | None = None) -> dict[str, object]:
     """Everything that a cost depends on."""
     options = engine.options if verifies else engine.asked
     return {
@@ -125,7 +151,7 @@ def _facts(context: Context, engine: Engine, verifies: bool) -> dict[str, object
         "bytes": context.weights.metadata.size_bytes,
         "format": context.weights.metadata.file_type,
         "verifies": verifies,
-        "threads": context.threads,
+        "threads": threads or _most_threads(engine, context),
         "gpu_layers": context.weights.gpu_layers,
         "repack": options.repack,
         "cache": [options.cache_type_k, options.cache_type_v],
@@ -223,7 +249,7 @@ def strict_sentence(engine: Engine, home: Path | None) -> str:
         if share is None
         else f"plain decoding runs at {share:.0%} of its usual speed"
     )
-    return f"Strict mode: {engine.strict_form}; {price}."
+    return f"Strict mode with {engine.library.name}: {engine.strict_form}; {price}."
 
 
 def _kept(home: Path | None) -> Measurements:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
@@ -98,9 +98,14 @@ def compute_bytes(metadata: Metadata, options: ContextOptions) -> int:
     return 4 * (activations + width * options.n_ctx + rows)
 
 
-def check_memory(loads: Sequence[Load]) -> None:
-    """Raise `MemoryShort` when the models together exceed the free memory (a failed reservation may abort)."""
+def check_memory(loads: Sequence[Load], *, loaded: bool = False) -> None:
+    """Raise `MemoryShort` when the models together exceed the free memory (a failed reservation may abort).
+
+    loaded: the weights are in memory, and a further context on each of them is asked for.
+    """
     estimate = memory_estimate(loads)
+    if loaded:
+        estimate = replace(estimate, weights=0)
     if estimate.fits:
         return
     n_ctx = max(load.options.n_ctx for load in loads)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from localspec.checks import check_names, checked_switch
+from localspec.checks import check_library, check_names, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
 from localspec.gguf.metadata import Metadata
@@ -26,8 +26,8 @@ _SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", 
 class EngineOptions:
     """How both models are loaded.
 
-    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads, None for the physical cores
-    (cut to the processors that there are).
+    n_ctx: tokens of context (cut to what a model was trained for). threads: CPU threads (cut to the processors that
+    there are); None: before each pass as many of the physical cores as other programs leave.
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
     check_memory: refuse models that exceed the free memory by estimate.
@@ -35,8 +35,9 @@ class EngineOptions:
     faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
     keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
     at most `prefix_bytes` of memory. try_first: load unknown files in a child process before, so that one which ends
-    it is an error and not a crash (`trial.py`). Raises `InvalidRequest`, for `keep_prefixes` and the layers when they
-    are used.
+    it is an error and not a crash (`trial.py`). library: what computes, by its name in LIBRARIES; "auto": the one that
+    is expected to take the least time for the pair here (`choice.py`). Raises `InvalidRequest`, for `keep_prefixes` and
+    the layers when they are used.
     """
 
     n_ctx: int = 4096
@@ -54,11 +55,13 @@ class EngineOptions:
     keep_prefixes: int = 4
     prefix_bytes: int = 1 << 30
     try_first: bool = False
+    library: str = "auto"
 
     def __post_init__(self) -> None:
         self.context(self.n_ctx, 1)  # checks what it is given
         for name in _SWITCHES:
             checked_switch(name, getattr(self, name))
+        check_library(self.library)
 
     def strict_for(self, target: Metadata, library: Library) -> EngineOptions:
         """These options with what strict mode changes for a target that `library` computes."""
@@ -111,6 +114,7 @@ class LoadOptions(TypedDict, total=False):
     keep_prefixes: int
     prefix_bytes: int
     try_first: bool
+    library: str
 
 
 def engine_options(values: dict[str, object]) -> EngineOptions:

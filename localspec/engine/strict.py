@@ -7,14 +7,14 @@ distribution). Which widths share their bits is measured here, once for a model,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import CancelFlag, Weights
-from localspec.decoding.classes import WidthClass, width_classes
+from localspec.compute.library import CancelFlag, Context, Weights
+from localspec.decoding.classes import WidthClass, threads_alike, width_classes
 from localspec.errors import ModelLoadError
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.home import default_home
@@ -32,10 +32,14 @@ LEAST_HIGH = 4
 
 @dataclass(frozen=True)
 class Widths:
-    """Passes of the target have `low` to `high` tokens, narrower ones being padded."""
+    """Passes of the target have `low` to `high` tokens, narrower ones being padded.
+
+    threads: numbers of them with which these passes compute the same bits, the most first.
+    """
 
     low: int
     high: int
+    threads: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.low} to {self.high}"
@@ -56,7 +60,7 @@ def strict_widths(
     kept = Measurements((home or default_home()) / "strict", FORMAT)
     with suppress(KeyError, TypeError, ValueError):
         if (found := kept.find(facts)) is not None:
-            return Widths(int(found["low"]), int(found["high"]))
+            return Widths(int(found["low"]), int(found["high"]), tuple(map(int, found["threads"])))
     # A load that is under way stays where it is: its share never falls.
     stage(Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0)
     notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (some seconds).")
@@ -69,14 +73,37 @@ def strict_widths(
             "Use a Q4_0 or Q8_0 file of this model, or leave strict out.",
             path=str(weights.path),
         )
+    widths = replace(widths, threads=_threads_alike(weights, options, widths, cancel))
     kept.keep(facts, asdict(widths))
     return widths
+
+
+def _threads_alike(
+    weights: Weights, options: ContextOptions, widths: Widths, cancel: CancelFlag | None
+) -> tuple[int, ...]:
+    """Numbers of threads that give these passes the same bits: of the most there are, half of it, and one."""
+    with _opened(weights, options, LENGTH, cancel) as context:
+        most = context.threads
+        if options.threads is not None or weights.gpu_layers:
+            return (most,)
+        counts = sorted({most, -(-most // 2), 1}, reverse=True)
+        inside = [width for width in WIDTHS if widths.low <= width <= widths.high]
+        return threads_alike(context, counts, [*inside[::4], inside[-1]], LENGTH)
 
 
 def measured_classes(
     weights: Weights, options: ContextOptions, length: int = LENGTH, cancel: CancelFlag | None = None
 ) -> list[WidthClass]:
     """Width classes of a model behind `length` cells, in a context of its own. cancel: ends the measuring."""
+    with _opened(weights, options, length, cancel) as context:
+        return width_classes(context, WIDTHS, length)
+
+
+@contextmanager
+def _opened(
+    weights: Weights, options: ContextOptions, length: int, cancel: CancelFlag | None
+) -> Iterator[Context]:
+    """A context with room for passes of all widths behind `length` cells."""
     widest = max(WIDTHS)
     context = weights.open_context(
         ContextOptions(
@@ -90,7 +117,7 @@ def measured_classes(
         cancel,
     )
     try:
-        return width_classes(context, WIDTHS, length)
+        yield context
     finally:
         context.close()
 

@@ -25,7 +25,7 @@ _WIDTHS = (1, 4, 8)
 
 
 def try_load(target: Path, draft: Path | None, options: EngineOptions, *, seconds: float = SECONDS) -> None:
-    """Load both files and compute a few tokens, in a child process that then ends.
+    """Load both files and compute a few tokens, in a child process that then ends, with the library of the options.
 
     Costs the time and the memory of one more load. Raises what the load raises, and `ModelLoadError` with `path` and
     `code` (negative for a signal, None for no end) where the child ended over it, was ended, or took longer than
@@ -64,6 +64,7 @@ def try_load(target: Path, draft: Path | None, options: EngineOptions, *, second
 def main(order: str) -> None:
     """The child: load, compute, and write down how far it came."""
     from localspec.engine.engine import Engine
+    from localspec.engine.libraries import AUTO, named
 
     given = json.loads(order)
     notes = Path(given["notes"])
@@ -75,7 +76,9 @@ def main(order: str) -> None:
 
     note(stage="while it was loaded")
     try:
-        engine = Engine(given["target"], given["draft"], EngineOptions(**given["options"]))
+        options = EngineOptions(**given["options"])
+        library = None if options.library == AUTO else named(options.library)
+        engine = Engine(given["target"], given["draft"], options, library=library)
         note(stage="while it computed a few tokens")
         for context in (engine.target, engine.draft):
             if context is not None:

@@ -198,6 +198,12 @@ class NativeContext(ABC):
         row: Logits = np.ctypeslib.as_array(pointer, (self.n_vocab,)).copy()
         return row
 
+    def set_threads(self, count: int) -> None:
+        """Give the passes from now on so many threads."""
+        self._check_open()
+        self._lib.llama_set_n_threads(self._handle, count, count)
+        self.threads = count
+
     def length(self, sequence_id: int = 0) -> int:
         """Cells that the sequence holds."""
         return self._held(sequence_id)

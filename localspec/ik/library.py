@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from localspec.compute.context_options import StrictForm
-from localspec.compute.probe import Probe
+from localspec.compute.probe import Probe, probe_in_child
 from localspec.errors import BackendError, InvalidRequest
 from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.metadata import Metadata
 from localspec.ik import binding, files
+from localspec.ik.probe import ENTRY
+from localspec.ik.wheels import has_wheel
 
 if TYPE_CHECKING:
     from localspec.ik.weights import Weights
 
+_OFFER = (
+    "with it passes over several tokens take less time on many processors, so that drafting pays more often"
+)
 _NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. Choose --library llama for a GPU."
 
 
@@ -28,6 +32,7 @@ class IkLlama:
     requirement = binding.REQUIREMENT
     tested = binding.TESTED
     cache_types = tuple(binding.CACHE_TYPES)
+    probe_entry = ENTRY
 
     def is_tested(self, version: str) -> bool:
         """Whether that version of the package is the tested one."""
@@ -42,6 +47,15 @@ class IkLlama:
     def build(self) -> str:
         """The package with its version. Raises `BackendError`."""
         return binding.build()
+
+    @property
+    def offer(self) -> str:
+        """What it would bring where it is not installed and could be."""
+        try:
+            binding.version()
+        except BackendError:
+            return _OFFER if has_wheel() else ""
+        return ""
 
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, or ""."""
@@ -90,6 +104,4 @@ class IkLlama:
 
     def probe(self, seconds: float) -> Probe:
         """Load it in a child process and ask it for its facts."""
-        with suppress(BackendError):
-            return Probe(version=self.version)
-        return Probe()
+        return probe_in_child([ENTRY], seconds)[0]

@@ -10,7 +10,7 @@ from localspec.compute.probe import Probe
 from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize
-from localspec.llama.probe import probe_library
+from localspec.llama.probe import ENTRY, probe_library
 
 if TYPE_CHECKING:
     from localspec.compute.vocabulary import Vocabulary
@@ -23,10 +23,13 @@ class LlamaCpp:
     key = "llama"
     name = "llama.cpp"
     draft_formats = ("q4_0",)
+    """CPUs have repacked kernels for Q4_0, and a token costs what is read: Q8_0 was slower everywhere."""
     package = backend.PACKAGE
     requirement = f"'{backend.PACKAGE}>={backend.TESTED[0]},<{backend.TESTED[1]}'"
     tested = f"{backend.TESTED[0]} up to below {backend.TESTED[1]}"
     cache_types = CACHE_TYPES
+    probe_entry = ENTRY
+    offer = ""
 
     def is_tested(self, version: str) -> bool:
         """Whether that version of llama-cpp-python is in the tested range."""

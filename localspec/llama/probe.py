@@ -1,113 +1,51 @@
-"""What the compiled library can do, found out in a child process: an illegal instruction ends the child alone.
-
-The child writes down how far it has come, so that its end can be explained whatever that end was.
-"""
+"""What the compiled llama.cpp can do, found out in a child process."""
 
 from __future__ import annotations
 
 import ctypes
-import json
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from localspec.compute.probe import Device, Probe
-from localspec.system.child import run_in_child
+from localspec.compute.probe import Probe, features_of, probe_in_child, write_notes
+from localspec.ggml.product import tried
+from localspec.llama.backend import PACKAGE, library
+
+ENTRY = "localspec.llama.probe:main"
 
 
 def probe_library(seconds: float) -> Probe:
     """Load the library in a child and ask it; whatever becomes of the child is in the answer."""
-    with tempfile.TemporaryDirectory(prefix="localspec-probe-") as folder:
-        notes = Path(folder) / "notes.json"
-        ended = run_in_child("localspec.llama.probe:main", str(notes), seconds, Path(folder))
-        return _read(notes, ended.code, ended.said)
-
-
-def _read(notes: Path, code: int | None, said: str) -> Probe:
-    try:
-        known: dict[str, Any] = json.loads(notes.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    return Probe(
-        stage=known.get("stage", "start"),
-        version=known.get("version"),
-        error=tuple(known["error"]) if known.get("error") else None,
-        code=code,
-        said=said,
-        features=known.get("features", {}),
-        backends=tuple(known.get("backends", ())),
-        devices=tuple(
-            Device(item["name"], item["description"], (item["memory"][0], item["memory"][1]))
-            for item in known.get("devices", ())
-        ),
-    )
+    return probe_in_child([ENTRY], seconds)[0]
 
 
 # In the child
 
 
-class _Notes:
-    """Facts that are on the disk as soon as they are known."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._facts: dict[str, object] = {}
-
-    def add(self, **facts: object) -> None:
-        self._facts.update(facts)
-        unfinished = self._path.with_suffix(".part")
-        unfinished.write_text(json.dumps(self._facts), encoding="utf-8")
-        unfinished.replace(self._path)
-
-
 def main(path: str) -> None:
     """The child: load the library as localspec does, and write down what it says of itself."""
-    from importlib import metadata
-
-    from localspec.errors import BackendError
-
-    notes = _Notes(Path(path))
-    try:
-        notes.add(stage="start", version=metadata.version("llama-cpp-python"))
-    except metadata.PackageNotFoundError:
-        notes.add(stage="start", version=None)
-    from localspec.llama.backend import library
-
-    notes.add(stage="load")
-    try:
-        llama_cpp = library()
-    except BackendError as error:
-        notes.add(error=(error.message, error.command))
-        return
-    notes.add(stage="ask")
-    notes.add(features=features_of(llama_cpp.llama_print_system_info()))
-    backends, devices = _devices()
-    notes.add(backends=backends, devices=devices, stage="done")
+    write_notes(path, PACKAGE, library, _asked)
 
 
-def features_of(system_info: bytes) -> dict[str, int]:
-    """`b"CPU : AVX2 = 1 | FMA = 1 | "` -> {"AVX2": 1, "FMA": 1}; what is of another form is left out."""
-    text = system_info.decode("utf-8", "replace")
-    parts = (item.rpartition(":")[2].partition("=") for item in text.split("|"))
-    return {
-        name.strip(): int(value)
-        for name, sign, value in parts
-        if sign and name.strip() and value.strip().isdecimal()
-    }
-
-
-def _devices() -> tuple[list[str], list[dict[str, object]]]:
-    """Compiled-in backends and the devices they see; nothing where this build cannot be asked."""
+def _asked(llama_cpp: Any) -> Iterator[dict[str, object]]:
+    yield {"features": features_of(llama_cpp.llama_print_system_info())}
     from llama_cpp import _ggml
 
     ggml = getattr(_ggml, "libggml", None)
+    backends, devices = _devices(ggml)
+    yield {"backends": backends, "devices": devices}
+    if ggml is not None:
+        yield from tried(ggml, PACKAGE)
+
+
+def _devices(ggml: Any) -> tuple[list[str], list[dict[str, object]]]:
+    """Compiled-in backends and the devices they see; nothing where this build cannot be asked."""
     try:
-        return _asked(ggml)
+        return _listed(ggml)
     except AttributeError:
         return [], []
 
 
-def _asked(ggml: Any) -> tuple[list[str], list[dict[str, object]]]:
+def _listed(ggml: Any) -> tuple[list[str], list[dict[str, object]]]:
     def texts(name: str) -> Any:
         function = getattr(ggml, name)
         function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_char_p

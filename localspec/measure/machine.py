@@ -18,7 +18,7 @@ from localspec.system.cores import physical_cores
 
 
 def machine(llm: LLM) -> dict[str, Any]:
-    """System, processor, cores, memory, and how the target runs on them."""
+    """System, processor, cores, memory, what computes and how the target runs on it."""
     engine = llm.engine
     target = engine.target
     return {
@@ -26,6 +26,8 @@ def machine(llm: LLM) -> dict[str, Any]:
         "processor": _processor(),
         "cores": physical_cores(),
         "memory_bytes": psutil.virtual_memory().total,
+        "library": engine.library.name,
+        "build": target.weights.build,
         "gpu": not engine.library.why_no_gpu(),
         "threads": target.threads,
         "gpu_layers": target.weights.gpu_layers,

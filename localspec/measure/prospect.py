@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.draft_copy import chosen_copy
-from localspec.engine.libraries import library_for
-from localspec.engine.measured_costs import Costs, kept_costs
+from localspec.engine.choice import Choice, known_choice, pair_costs
 from localspec.engine.memory import Load, memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
-from localspec.errors import BackendError, ModelFileError
-from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.gguf.metadata import Metadata
 from localspec.measure.estimate import estimate, from_costs
 
 ACCEPTANCES = (0.6, 0.7, 0.8)
@@ -40,11 +36,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Prospect:
-    """draft: None without one. gain: what `estimate` gives, at assumed acceptances; None where nothing was measured."""
+    """draft: None without one. gain: what `estimate` gives, at assumed acceptances; None where nothing was measured.
+
+    choice: what would compute, by what is known now.
+    """
 
     target: Memory
     draft: Memory | None
     gain: dict[str, Any] | None
+    choice: Choice
 
     @property
     def total(self) -> int:
@@ -57,12 +57,14 @@ def prospect(
 ) -> Prospect:
     """What running the pair under these options takes and, where its costs were measured here, should gain."""
     options = _within(target, options)
-    costs = _costs(target, draft, options, home)
+    choice = known_choice(target, draft, options, home)
+    costs = pair_costs(target, draft, options, home, choice.library)
     memory = [_memory(load) for load in pair_loads(target, draft, options)]
     return Prospect(
         memory[0],
         None if draft is None else memory[1],
         None if costs is None else estimate(from_costs(costs), ACCEPTANCES),
+        choice,
     )
 
 
@@ -75,23 +77,3 @@ def _within(model: Metadata, options: EngineOptions) -> EngineOptions:
 def _memory(load: Load) -> Memory:
     estimate = memory_estimate([load])
     return Memory(load.options.n_ctx, estimate.weights, estimate.kv_cache, estimate.compute)
-
-
-def _costs(
-    target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None
-) -> Costs | None:
-    library = library_for(target, draft)
-    of_target = kept_costs(target, options, home, verifies=True, library=library)
-    if of_target is None or draft is None:
-        return None if of_target is None else Costs(of_target, None)
-    used = _prepared(draft, options, home)
-    of_draft = kept_costs(used, _within(used, options), home, verifies=False, library=library)
-    return None if of_draft is None else Costs(of_target, of_draft)
-
-
-def _prepared(draft: Metadata, options: EngineOptions, home: Path | None) -> Metadata:
-    """The copy that will draft in its place, or the draft itself."""
-    with suppress(BackendError, ModelFileError):
-        copy = chosen_copy(draft.path, options, home)
-        return draft if copy is None else read_metadata(copy)
-    return draft

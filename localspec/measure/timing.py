@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from localspec.answers.request import Completion, Messages
 from localspec.decoding.params import SamplingParams
+from localspec.engine.engine import Engine
 from localspec.llm import LLM
 
 Clock = Callable[[], float]
@@ -19,7 +20,7 @@ class Timing:
     """One answer. Times in seconds.
 
     ttft:          from the request to the first chunk.
-    seconds:       from the first chunk to the end; target_seconds, draft_seconds: of these, inside llama_decode.
+    seconds:       from the first chunk to the end; target_seconds, draft_seconds: of these, inside passes.
     """
 
     completion: Completion
@@ -45,8 +46,8 @@ def timed_answer(
         for chunk in chunks:
             completion = chunk.completion
             if first is None:
-                first, before = clock(), _inside(llm)
-    end, after = clock(), _inside(llm)
+                first, before = clock(), inside(llm.engine)
+    end, after = clock(), inside(llm.engine)
     assert first is not None and completion is not None, "the last chunk carries the completion"
     return Timing(
         completion=completion,
@@ -57,9 +58,8 @@ def timed_answer(
     )
 
 
-def _inside(llm: LLM) -> tuple[float, float]:
-    """Seconds inside llama_decode so far: target, draft."""
-    engine = llm.engine
+def inside(engine: Engine) -> tuple[float, float]:
+    """Seconds inside passes so far: target, draft."""
     return engine.target.decode_seconds, engine.draft.decode_seconds if engine.draft else 0.0
 
 

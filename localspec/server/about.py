@@ -114,6 +114,7 @@ def _props(llm: LLM, service: Service) -> dict[str, Any]:
     params = service.settings.params
     with llm.using() as engine:
         n_ctx, path, vocab = engine.target.n_ctx, engine.target.weights.path, engine.vocab
+        build = engine.target.weights.build
         bos, eos, source = vocab.bos_text, vocab.eos_text, engine.template.source or ""
     return {
         "default_generation_settings": {
@@ -139,7 +140,7 @@ def _props(llm: LLM, service: Service) -> dict[str, Any]:
         "chat_template": source,
         "bos_token": bos,
         "eos_token": eos,
-        "build_info": f"localspec {__version__}",
+        "build_info": f"localspec {__version__}, {build}",
         "drafting": llm.drafting,
         "settings": llm.settings,
     }

@@ -41,7 +41,8 @@ def timings(all_stats: Sequence[Stats]) -> dict[str, float | int]:
     """llama.cpp's timings, summed over answers. `ms` are milliseconds; a rate is 0 where no time was spent.
 
     prompt_n: tokens of prompts that were read; cache_n: those that were in the cache. predicted_n counts the
-    end of generation, as llama.cpp does; the tokens of the last prefill pass belong to prompt_ms.
+    end of generation, as llama.cpp does; the tokens of the last prefill pass belong to prompt_ms. speedup_estimate,
+    which llama.cpp does not have, is there where it is known (`Stats.speedup_estimate`).
     """
     cached = sum(stats.cached_tokens for stats in all_stats)
     read = sum(stats.prompt_tokens for stats in all_stats) - cached
@@ -61,7 +62,17 @@ def timings(all_stats: Sequence[Stats]) -> dict[str, float | int]:
         "predicted_per_second": _ratio(after_first, seconds),
         "draft_n": sum(stats.drafted for stats in all_stats),
         "draft_n_accepted": sum(stats.accepted for stats in all_stats),
+        **_speedup(all_stats),
     }
+
+
+def _speedup(all_stats: Sequence[Stats]) -> dict[str, float]:
+    """Of all answers together, where it is known of each."""
+    known = [stats.plain_seconds for stats in all_stats if stats.speedup_estimate is not None]
+    if not known or len(known) < len(all_stats):
+        return {}
+    seconds = sum(stats.decode_seconds for stats in all_stats)
+    return {"speedup_estimate": sum(plain or 0.0 for plain in known) / seconds}
 
 
 def _ratio(part: float, whole: float) -> float:

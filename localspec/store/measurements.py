@@ -48,6 +48,11 @@ class Measurements:
             data = {"format": self._format, "facts": facts, **result}
             write_durably(self._path(facts), json.dumps(data, indent=1))
 
+    def forget(self, facts: Facts) -> None:
+        """Let it be measured again."""
+        with suppress(OSError):
+            self._path(facts).unlink(missing_ok=True)
+
     def __iter__(self) -> Iterator[Measurement]:
         for path in self._folder.glob("*.json"):
             if found := self._read(path):

@@ -138,7 +138,7 @@ def _unknown(store: Store) -> Iterator[LeftOver]:
 
 def _unfinished(store: Store) -> Iterator[LeftOver]:
     """What a killed process was writing: small files under names that only it knew."""
-    for name in ("calibration", "strict", "used"):
+    for name in ("calibration", "strict", "libraries", "used"):
         for path in _entries(store.home / name):
             if path.suffix in (".new", ".part") and _age(path) > LOCK_AGE:
                 yield LeftOver(path, _size(path), "a file that was never finished")

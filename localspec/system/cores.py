@@ -23,3 +23,10 @@ def busy_share(seconds: float = 0.2) -> float:
 def processors() -> int:
     """Processors this process may use, the second threads of cores counted as well."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def allowed_processors() -> tuple[int, ...] | None:
+    """Numbers of those this process may use where it may not use all; None where it may, or the system has no limit."""
+    if not hasattr(os, "sched_getaffinity") or processors() >= (os.cpu_count() or 1):
+        return None
+    return tuple(sorted(os.sched_getaffinity(0)))

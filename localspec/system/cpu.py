@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 X86 = {
@@ -40,6 +41,12 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, bool] | Non
             names = X86 if key.strip() == "flags" else ARM
             return {name: flag in value.split() for name, flag in names.items()}
     return None
+
+
+def lacked(built: Mapping[str, int]) -> list[str]:
+    """What a library was compiled for (llama.cpp's names, 0 for what was left out) and this processor lacks."""
+    cpu = cpu_features() or {}
+    return sorted(name for name, value in built.items() if value and cpu.get(name) is False)
 
 
 def _mac() -> dict[str, bool] | None:
