@@ -13,6 +13,9 @@ from typing import NoReturn
 
 import pytest
 
+from localspec.compute.library import Library
+from localspec.ik.library import IkLlama
+from localspec.llama.library import LlamaCpp
 from tests.storekit import Shelf, make_shelf
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which tests send to themselves.
@@ -48,6 +51,18 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "store"))
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(scope="module", params=[LlamaCpp, IkLlama], ids=["llama", "ik"])
+def library(request: pytest.FixtureRequest) -> Library:
+    """Each real compute library in turn."""
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def computed_by(library: Library) -> dict[str, str]:
+    """Options of an engine that it computes, under which greedy ids do not depend on the widths of passes."""
+    return {"library": library.key, "cache_type_v": {"llama": "bf16", "ik": "f16"}[library.key]}
 
 
 @pytest.fixture(scope="session")
