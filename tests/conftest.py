@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
 
 from localspec.compute.library import Library
+from localspec.ik import binding
 from localspec.ik.library import IkLlama
+from localspec.llama import backend
 from localspec.llama.library import LlamaCpp
 from tests.storekit import Shelf, make_shelf
 
@@ -63,6 +66,12 @@ def library(request: pytest.FixtureRequest) -> Library:
 def computed_by(library: Library) -> dict[str, str]:
     """Options of an engine that it computes, under which greedy ids do not depend on the widths of passes."""
     return {"library": library.key, "cache_type_v": {"llama": "bf16", "ik": "f16"}[library.key]}
+
+
+@pytest.fixture(scope="module")
+def native(library: Library) -> ModuleType:
+    """The library's module with its log and the gate of its loads."""
+    return {"llama": backend, "ik": binding}[library.key]
 
 
 @pytest.fixture(scope="session")
