@@ -1,4 +1,4 @@
-"""A pass of llama.cpp's context: which rows come back, for any spans, padding and sequences in one pass."""
+"""A pass of a real library's context: which rows come back, for any spans, padding and sequences in one pass."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.session import Span
 from localspec.errors import DecodeError
-from localspec.llama.context import Context
-from localspec.llama.weights import Weights
+from localspec.gguf.metadata import read_metadata
 
 from .tinygguf import write_llama
 
@@ -19,15 +18,16 @@ TEXTS = ((5, 9, 14, 200, 31, 77), (8, 120, 44, 3, 3, 17))
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    weights = Weights(write_llama(tmp_path_factory.mktemp("passes") / "tiny.gguf", seed=1))
+def weights(library, tmp_path_factory):
+    file = write_llama(tmp_path_factory.mktemp("passes") / "tiny.gguf", seed=1)
+    weights = library.open_weights(read_metadata(file))
     yield weights
     weights.close()
 
 
 @contextmanager
 def opened(weights, **options):
-    context = Context(weights, ContextOptions(**{"n_ctx": 64, "n_sequences": 2, "threads": 1, **options}))
+    context = weights.open_context(ContextOptions(**{"n_ctx": 64, "n_sequences": 2, "threads": 1, **options}))
     try:
         yield context
     finally:

@@ -14,9 +14,9 @@ from localspec.gguf.tensors import TensorInfo
 from localspec.gguf.types import TENSOR_TYPES
 
 ARCHITECTURES = frozenset({
-    "arctic", "bailingmoe2", "chatglm", "command-r", "deci", "dots1", "ernie4_5", "falcon", "gemma", "glm4", "glm4moe",
-    "gptneox", "hunyuan-moe", "internlm2", "llama", "minimax-m2", "olmo", "openelm", "phi2", "phi3", "qwen", "qwen2",
-    "qwen2moe", "qwen3", "qwen3moe", "seed_oss", "smollm3", "stablelm", "xverse",
+    "arctic", "bailingmoe2", "chatglm", "command-r", "dots1", "ernie4_5", "falcon", "gemma", "glm4", "glm4moe",
+    "gptneox", "hunyuan-moe", "internlm2", "llama", "minimax-m2", "olmo", "phi2", "phi3", "qwen", "qwen2", "qwen2moe",
+    "qwen3", "qwen3moe", "seed_oss", "smollm3", "stablelm", "xverse",
 })  # fmt: skip
 """Those whose logits agree. It knows more, which are left out for one of these reasons.
 
@@ -24,7 +24,8 @@ It ends the process: bloom, codeshell, gpt2, mpt, orion, starcoder, starcoder2 (
 kind), baichuan (other numbers of layers than two), deepseek2 (most forms of its attention). Other logits: ernie4_5-moe,
 granite, minicpm, refact, mistral3 (YaRN). A sliding window is cut short in passes that begin between two multiples of
 256, and one of 64 tokens or fewer ends the process: cohere2, gemma2, gemma3, gpt-oss. It prints to the standard output:
-deepseek2. A running state it cannot roll back: mamba, qwen3next, qwen35, qwen35moe. Not tried: dbrx, granitemoe.
+deepseek2. A running state it cannot roll back: mamba, qwen3next, qwen35, qwen35moe. Not tried, or not with layers that
+differ, as theirs do: dbrx, deci, granitemoe, openelm.
 """
 
 FORMATS = frozenset({
@@ -48,12 +49,12 @@ _KEYS = frozenset({
 })  # fmt: skip
 """An architecture's keys that it reads as llama.cpp does, or that neither needs."""
 
-_LISTS = {"deci": ("attention.head_count", "attention.head_count_kv", "feed_forward_length")}
-"""Architecture -> keys that may be a list of one for each layer."""
 _MAX_EXPERTS = 512
 _ROPE_SCALING = ("none", "linear", "yarn")
-_FACTORS = ("rope_freqs.", "rope_factors_")
-"""Tensors that stretch rotary positions; the graph of most architectures passes over them."""
+_PASSED_OVER = ("rope_freqs.", "rope_factors_", "output.bias", "cls.")
+"""Tensors that most of its graphs load and do not use: the first two stretch rotary positions (Llama 3.1 and later)."""
+_USED = {"phi2": ("output.bias",), "phi3": ("rope_factors_",)}
+"""Architecture -> those of them that its graph uses."""
 
 
 def refusal(metadata: Metadata) -> str:
@@ -75,19 +76,17 @@ def _faults(metadata: Metadata) -> Iterator[str]:
     architecture = metadata.architecture
     if architecture not in ARCHITECTURES:
         yield f"does not compute models of architecture {architecture} here"
-    for key in (*metadata.key_values, *metadata.numbers):
+    for key in metadata.key_values:
         name = key.removeprefix(f"{architecture}.")
-        if name != key and (name not in _KEYS or _is_odd_list(metadata, name)):
+        if name != key and name not in _KEYS:
             yield f"may not read {key} as llama.cpp does"
+    for key in metadata.numbers:
+        if key.startswith(f"{architecture}."):
+            yield f"may not read a list, {key}, as llama.cpp does"
     yield from _figures(metadata)
     for header in read_headers(metadata.path):
         for tensor in header.tensors:
             yield from _tensor_faults(architecture, tensor)
-
-
-def _is_odd_list(metadata: Metadata, name: str) -> bool:
-    is_list = f"{metadata.architecture}.{name}" in metadata.numbers
-    return is_list and name not in _LISTS.get(metadata.architecture, ())
 
 
 def _figures(metadata: Metadata) -> Iterator[str]:
@@ -96,6 +95,9 @@ def _figures(metadata: Metadata) -> Iterator[str]:
 
     if 0 < metadata.n_swa < metadata.n_ctx_train:
         yield f"cuts a sliding window of {metadata.n_swa} tokens short in some passes"
+    for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
+        if isinstance(epsilon := value(name), float) and not epsilon > 0.0:
+            yield f"computes norms with an epsilon above 0 only ({name})"
     if metadata.architecture == "phi3" and value("attention.sliding_window") is None:
         yield "needs attention.sliding_window in a file of phi3"
     if (scaling := value("rope.scaling.type")) not in (None, *_ROPE_SCALING):
@@ -107,7 +109,8 @@ def _figures(metadata: Metadata) -> Iterator[str]:
 def _tensor_faults(architecture: str, tensor: TensorInfo) -> Iterator[str]:
     if tensor.type_name not in FORMATS:
         yield f"does not know weights of format {tensor.type_name}"
-    if tensor.name.startswith(_FACTORS) and architecture != "phi3":
+    used = _USED.get(architecture, ())
+    if tensor.name.startswith(_PASSED_OVER) and not tensor.name.startswith(used):
         yield f"passes over {tensor.name}"
-    if tensor.name == "output.bias" or tensor.name.endswith("scale"):
-        yield f"passes over {tensor.name}"
+    if tensor.name.endswith("scale"):
+        yield f"does not know {tensor.name}"
