@@ -96,18 +96,18 @@ def _pulled(name: str) -> tuple[Path, Path | None]:
     return pull(pair(name), store=Store(), progress=progress)
 
 
-@pytest.fixture(scope="session")
-def real_llm(real_paths) -> Iterator[object]:
-    """The default pair as downloaded; one engine for all tests."""
+@pytest.fixture(scope="session", params=["llama", "ik"])
+def real_llm(real_paths, request) -> Iterator[object]:
+    """The default pair as downloaded; one engine of each library for all tests."""
     from localspec import LLM
 
-    with LLM.from_files(*real_paths, n_ctx=2048, draft_tokens=3) as llm:
+    with LLM.from_files(*real_paths, n_ctx=2048, draft_tokens=3, library=request.param) as llm:
         yield llm
 
 
-@pytest.fixture(scope="session")
-def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
-    """The default pair in strict mode, its target requantized to pure Q4_0; one engine for all tests.
+@pytest.fixture(scope="session", params=["llama", "ik"])
+def strict_llm(real_paths, tmp_path_factory, request) -> Iterator[object]:
+    """The default pair in strict mode, its target requantized to pure Q4_0; one engine of each library for all tests.
 
     The draft stays as downloaded: its rounding must not matter.
     """
@@ -116,7 +116,7 @@ def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
     target, draft = real_paths
     with (
         _requantized(target, "q4_0", tmp_path_factory) as path,
-        LLM.from_files(path, draft, n_ctx=2048, strict=True, draft_tokens=3) as llm,
+        LLM.from_files(path, draft, n_ctx=2048, strict=True, draft_tokens=3, library=request.param) as llm,
     ):
         yield llm
 

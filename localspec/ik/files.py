@@ -36,7 +36,7 @@ FORMATS = frozenset({
 
 _BLOCKS = {name: block for name, block, _ in TENSOR_TYPES.values()}
 
-_KEYS = frozenset({
+KEYS = frozenset({
     "attention.clamp_kqv", "attention.head_count", "attention.head_count_kv", "attention.key_length",
     "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.sliding_window",
     "attention.value_length", "block_count", "context_length", "embedding_length", "expert_count",
@@ -49,6 +49,16 @@ _KEYS = frozenset({
 })  # fmt: skip
 """An architecture's keys that it reads as llama.cpp does, or that neither needs."""
 
+_BOUNDS = {
+    "attention.layer_norm_epsilon": (1e-12, 1.0),
+    "attention.layer_norm_rms_epsilon": (1e-12, 1.0),
+    "rope.freq_base": (1.0, 1e12),
+    "rope.scaling.attn_factor": (0.01, 10.0),
+}
+"""Beyond them its norms or its attention end the process: the latter over one number that is none, too."""
+_KERNELS = (64, 96, 128, 192, 256)
+_IN_KERNELS = ("q4_0", "q4_1", "iq4_nl")
+"""Types of a K cache that its kernels for heads of those sizes alone read rightly."""
 _MAX_EXPERTS = 512
 _ROPE_SCALING = ("none", "linear", "yarn")
 _PASSED_OVER = ("rope_freqs.", "rope_factors_", "output.bias", "cls.")
@@ -63,12 +73,14 @@ def refusal(metadata: Metadata) -> str:
 
 
 def cache_fault(metadata: Metadata, cache_type_k: str, cache_type_v: str) -> str:
-    """Why the file's heads do not fit these cache types, over which it would end the process, or ""."""
+    """Why the file's heads do not fit these cache types, or "": it would end the process or compute wrong numbers."""
     heads = max(*metadata.per_layer("attention.head_count"), 1)
     for of, cache_type in (("key", cache_type_k), ("value", cache_type_v)):
         (size,) = set(metadata.per_layer(f"attention.{of}_length", metadata.n_embd // heads))
         if size % (block := _BLOCKS[cache_type.upper()]):
             return f"{of}s of {size} numbers do not fit the block size {block} of {cache_type}"
+        if of == "key" and cache_type in _IN_KERNELS and size not in _KERNELS:
+            return f"keys of {size} numbers come out wrong in {cache_type}"
     return ""
 
 
@@ -78,7 +90,7 @@ def _faults(metadata: Metadata) -> Iterator[str]:
         yield f"does not compute models of architecture {architecture} here"
     for key in metadata.key_values:
         name = key.removeprefix(f"{architecture}.")
-        if name != key and name not in _KEYS:
+        if name != key and name not in KEYS:
             yield f"may not read {key} as llama.cpp does"
     for key in metadata.numbers:
         if key.startswith(f"{architecture}."):
@@ -95,9 +107,9 @@ def _figures(metadata: Metadata) -> Iterator[str]:
 
     if 0 < metadata.n_swa < metadata.n_ctx_train:
         yield f"cuts a sliding window of {metadata.n_swa} tokens short in some passes"
-    for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
-        if isinstance(epsilon := value(name), float) and not epsilon > 0.0:
-            yield f"computes norms with an epsilon above 0 only ({name})"
+    for name, (low, high) in _BOUNDS.items():
+        if isinstance(number := value(name), float) and not low <= number <= high:
+            yield f"cannot compute with {name} {number}"
     if metadata.architecture == "phi3" and value("attention.sliding_window") is None:
         yield "needs attention.sliding_window in a file of phi3"
     if (scaling := value("rope.scaling.type")) not in (None, *_ROPE_SCALING):
