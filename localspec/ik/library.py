@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _OFFER = (
     "with it passes over several tokens take less time on many processors, so that drafting pays more often"
 )
-_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. Choose --library llama for a GPU."
+_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. For a GPU llama.cpp must compute."
 
 
 class IkLlama:
