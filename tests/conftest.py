@@ -9,10 +9,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
 
+from localspec.compute.library import Library
+from localspec.ik import binding
+from localspec.ik.library import IkLlama
+from localspec.llama import backend
+from localspec.llama.library import LlamaCpp
 from tests.storekit import Shelf, make_shelf
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which tests send to themselves.
@@ -50,6 +56,24 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
+@pytest.fixture(scope="module", params=[LlamaCpp, IkLlama], ids=["llama", "ik"])
+def library(request: pytest.FixtureRequest) -> Library:
+    """Each real compute library in turn."""
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def computed_by(library: Library) -> dict[str, str]:
+    """Options of an engine that it computes, under which greedy ids do not depend on the widths of passes."""
+    return {"library": library.key, "cache_type_v": {"llama": "bf16", "ik": "f16"}[library.key]}
+
+
+@pytest.fixture(scope="module")
+def native(library: Library) -> ModuleType:
+    """The library's module with its log and the gate of its loads."""
+    return {"llama": backend, "ik": binding}[library.key]
+
+
 @pytest.fixture(scope="session")
 def smollm_path() -> Path:
     """The small model without a draft (98 MB)."""
@@ -72,18 +96,18 @@ def _pulled(name: str) -> tuple[Path, Path | None]:
     return pull(pair(name), store=Store(), progress=progress)
 
 
-@pytest.fixture(scope="session")
-def real_llm(real_paths) -> Iterator[object]:
-    """The default pair as downloaded; one engine for all tests."""
+@pytest.fixture(scope="session", params=["llama", "ik"])
+def real_llm(real_paths, request) -> Iterator[object]:
+    """The default pair as downloaded; one engine of each library for all tests."""
     from localspec import LLM
 
-    with LLM.from_files(*real_paths, n_ctx=2048, draft_tokens=3) as llm:
+    with LLM.from_files(*real_paths, n_ctx=2048, draft_tokens=3, library=request.param) as llm:
         yield llm
 
 
-@pytest.fixture(scope="session")
-def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
-    """The default pair in strict mode, its target requantized to pure Q4_0; one engine for all tests.
+@pytest.fixture(scope="session", params=["llama", "ik"])
+def strict_llm(real_paths, tmp_path_factory, request) -> Iterator[object]:
+    """The default pair in strict mode, its target requantized to pure Q4_0; one engine of each library for all tests.
 
     The draft stays as downloaded: its rounding must not matter.
     """
@@ -92,7 +116,7 @@ def strict_llm(real_paths, tmp_path_factory) -> Iterator[object]:
     target, draft = real_paths
     with (
         _requantized(target, "q4_0", tmp_path_factory) as path,
-        LLM.from_files(path, draft, n_ctx=2048, strict=True, draft_tokens=3) as llm,
+        LLM.from_files(path, draft, n_ctx=2048, strict=True, draft_tokens=3, library=request.param) as llm,
     ):
         yield llm
 

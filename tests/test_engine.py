@@ -1,4 +1,4 @@
-"""The engine and `LLM` on real llama.cpp with models of a few kilobytes: limits, ends, life cycle."""
+"""The engine and `LLM` on real libraries with models of a few kilobytes: limits, ends, life cycle."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plain(files):
+def plain(files, computed_by):
     """200 greedy ids after `abc`, decoded one by one."""
-    with load(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], no_draft=True, n_ctx=512, **computed_by) as llm:
         return llm.generate("abc", max_tokens=200, **GREEDY).ids
 
 
 @pytest.fixture(scope="module")
-def llm(files):
-    with load(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+def llm(files, computed_by):
+    with load(files["target"], files["draft"], n_ctx=512, **computed_by) as llm:
         yield llm
 
 
@@ -72,28 +72,28 @@ def test_greedy_is_the_targets_own_at_every_length(llm, plain, draft_tokens):
         assert (stats.drafted > 0) == (draft_tokens not in ("off", 0))
 
 
-def test_a_padded_draft_and_a_padded_target_pair(files, plain):
+def test_a_padded_draft_and_a_padded_target_pair(files, computed_by, plain):
     for target, draft in (("target", "padded"), ("padded", "target")):
-        with load(files[target], files[draft], n_ctx=512, cache_type_v="bf16") as llm:
+        with load(files[target], files[draft], n_ctx=512, **computed_by) as llm:
             answer = llm.generate("abc", max_tokens=60, **GREEDY)
             assert answer.stats.accepted > 0
             llm.generate("abc", max_tokens=60, temperature=2.0, top_k=0, seed=1)
-    with load(files["target"], files["padded"], n_ctx=512, cache_type_v="bf16") as llm:
+    with load(files["target"], files["padded"], n_ctx=512, **computed_by) as llm:
         assert llm.generate("abc", max_tokens=60, **GREEDY).ids == plain[:60]
 
 
-def test_ngram_drafts_leave_greedy_alone(files, plain):
-    with load(files["target"], n_ctx=512, cache_type_v="bf16") as llm:
+def test_ngram_drafts_leave_greedy_alone(files, computed_by, plain):
+    with load(files["target"], n_ctx=512, **computed_by) as llm:
         assert "repeated text" in llm.drafting
         assert llm.generate("abc", max_tokens=200, **GREEDY).ids == plain
 
 
-def test_a_seed_gives_the_same_text_with_any_draft(llm, files):
+def test_a_seed_gives_the_same_text_with_any_draft(llm, computed_by, files):
     first = llm.generate("abc", max_tokens=50, seed=7)
     llm.generate("something else", max_tokens=20)
     for draft_tokens in ("auto", "off", 1, 4, 9):
         assert llm.generate("abc", max_tokens=50, seed=7, draft_tokens=draft_tokens).ids == first.ids
-    with load(files["target"], n_ctx=512, cache_type_v="bf16") as without:
+    with load(files["target"], n_ctx=512, **computed_by) as without:
         assert without.generate("abc", max_tokens=50, seed=7).ids == first.ids
     assert first.seed == 7
     assert llm.generate("abc", max_tokens=50, seed=8).ids != first.ids
@@ -132,8 +132,8 @@ def test_stop_strings_cut_text_in_mid_draft(llm, plain):
 
 
 @pytest.mark.parametrize("draft_tokens", ["off", 1, 4])
-def test_every_end_of_generation_token_ends_an_answer(files, draft_tokens):
-    with load(files["ends"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+def test_every_end_of_generation_token_ends_an_answer(files, computed_by, draft_tokens):
+    with load(files["ends"], files["draft"], n_ctx=512, **computed_by) as llm:
         answers = [
             llm.generate(text, max_tokens=300, draft_tokens=draft_tokens, temperature=0)
             for text in ("abc", "x", "hello")
@@ -159,8 +159,8 @@ def llm_eog(path):
 
 
 @pytest.mark.parametrize("draft", [None, "draft"])
-def test_a_full_context_ends_with_one_sentence(files, draft):
-    with load(files["target"], files.get(draft), n_ctx=48) as llm:
+def test_a_full_context_ends_with_one_sentence(files, library, draft):
+    with load(files["target"], files.get(draft), n_ctx=48, library=library.key) as llm:
         prompt = list(range(65, 65 + 20))
         answer = llm.generate(prompt, **GREEDY)
         assert answer.finish_reason == "length"
@@ -172,8 +172,8 @@ def test_a_full_context_ends_with_one_sentence(files, draft):
             llm.generate(list(range(65, 65 + 49)))
 
 
-def test_a_prompt_longer_than_the_batch(files):
-    with load(files["target"], files["draft"], n_ctx=512, cache_type_v="bf16") as llm:
+def test_a_prompt_longer_than_the_batch(files, computed_by):
+    with load(files["target"], files["draft"], n_ctx=512, **computed_by) as llm:
         llm.engine.target.n_batch = 7
         prompt = [65 + i % 26 for i in range(100)]
         narrow = llm.generate(prompt, max_tokens=30, **GREEDY)
@@ -331,13 +331,13 @@ def test_control_tokens_typed_by_a_user_stay_text(llm):
     assert typed.encode() in b"".join(model.piece(token) for token in ids)
 
 
-def test_a_next_turn_is_cheap_and_right(llm, files):
+def test_a_next_turn_is_cheap_and_right(llm, computed_by, files):
     messages = [{"role": "user", "content": "abc"}]
     first = llm.generate(messages, max_tokens=20, **GREEDY)
     messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
     second = llm.generate(messages, max_tokens=20, **GREEDY)
     assert second.stats.cached_tokens > 0
-    with load(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as fresh:
+    with load(files["target"], no_draft=True, n_ctx=512, **computed_by) as fresh:
         assert fresh.generate(messages, max_tokens=20, **GREEDY).ids == second.ids
 
 
@@ -435,14 +435,14 @@ EXITS = {
 
 
 @pytest.mark.parametrize("how", list(EXITS))
-def test_the_interpreter_exits_in_silence(files, how, tmp_path):
+def test_the_interpreter_exits_in_silence(files, library, how, tmp_path):
     code = (
         "import sys; from localspec import LLM\n"
-        "llm = LLM.from_files(sys.argv[1], sys.argv[2], n_ctx=128)\n"
+        "llm = LLM.from_files(sys.argv[1], sys.argv[2], n_ctx=128, library=sys.argv[3])\n"
         f"{EXITS[how]}\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, str(files["target"]), str(files["draft"])],
+        [sys.executable, "-c", code, str(files["target"]), str(files["draft"]), library.key],
         capture_output=True,
         text=True,
         env={**os.environ, "LOCALSPEC_HOME": str(tmp_path)},

@@ -1,4 +1,4 @@
-"""A forked process has a model's memory and none of llama.cpp's threads: it hears so, and does not wait for them."""
+"""A forked process has a model's memory and none of the library's threads: it hears so, and does not wait for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PARENT = """
 import multiprocessing, os, sys, threading
 from localspec import LLM
 from localspec.errors import BackendError
-options = dict(n_ctx=512, draft_tokens=3, threads=2)
+options = dict(n_ctx=512, draft_tokens=3, threads=2, library=sys.argv[1])
 greedy = dict(temperature=0, max_tokens=10)
 def load():
-    return LLM.from_files(*sys.argv[1:], **options)
+    return LLM.from_files(*sys.argv[2:], **options)
 llm = load()
 expected = llm.generate("abc", **greedy).ids
 def forked(work):
@@ -54,18 +54,17 @@ def files(tmp_path_factory):
     return [str(file) for file in write_pair(tmp_path_factory.mktemp("forks"))]
 
 
-def run(code, files):
-    done = subprocess.run(
-        [sys.executable, "-c", PARENT + code, *files], capture_output=True, text=True, timeout=SECONDS * 5, check=False
-    )  # fmt: skip
+def run(code, library, files):
+    command = [sys.executable, "-c", PARENT + code, library.key, *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS * 5)
     assert done.returncode == 0, done.stderr
     return dict(line.split(": ") for line in done.stdout.splitlines())
 
 
-def test_a_forked_process_is_refused_at_once_and_the_parent_goes_on(files):
+def test_a_forked_process_is_refused_at_once_and_the_parent_goes_on(files, library):
     code = "stream = llm.stream('abc', **greedy)\nfirst = next(stream)\n"
     code += "hold = threading.Event()\n"
-    code += "loading = LLM.load_in_background(*sys.argv[1:], on_progress=lambda _: hold.wait(), **options)\n"
+    code += "loading = LLM.load_in_background(*sys.argv[2:], on_progress=lambda _: hold.wait(), **options)\n"
     for name, work in WORKS.items():
         code += f"print({name!r}, forked(lambda: {work}), sep=': ')\n"
     code += "hold.set()\nloading.result().close()\n"
@@ -74,18 +73,18 @@ def test_a_forked_process_is_refused_at_once_and_the_parent_goes_on(files):
     code += "with llm._queue._changed:\n"
     for name, work in (("locked close", "llm.close()"), ("locked exit", "sys.exit(0)")):
         code += f"    print({name!r}, forked(lambda: {work}), sep=': ')\n"
-    got = run(code, files)
+    got = run(code, library, files)
     assert got.pop("parent") == "True"
     assert got == {name: "7" if name in REFUSED else "0" for name in (*WORKS, "locked close", "locked exit")}
 
 
-def test_a_process_forked_before_any_model_is_loaded_may_load(files):
+def test_a_process_forked_before_any_model_is_loaded_may_load(files, library):
     code = PARENT.split("llm = load()")[0] + (
         "child = multiprocessing.get_context('fork').Process(\n"
         "    target=lambda: sys.exit(len(load().generate('abc', **greedy).ids)))\n"
         "child.start()\nchild.join(20)\nprint('child', child.exitcode, sep=': ')\nchild.kill()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *files], capture_output=True, text=True, timeout=SECONDS
+        [sys.executable, "-c", code, library.key, *files], capture_output=True, text=True, timeout=SECONDS
     )
     assert done.stdout == "child: 10\n", done.stderr

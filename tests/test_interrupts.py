@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from localspec import LLM
-from localspec.llama import backend
-from localspec.llama.weights import Weights
+from localspec.compute.library import Library
+from localspec.gguf.metadata import read_metadata
 from localspec.system.signals import signals_noted
 from tests.tinygguf import write_trio
 
@@ -83,12 +84,13 @@ def test_ctrl_c_ends_a_load_at_any_moment(files: dict[str, Path], delay: float, 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
 def test_what_an_applications_handler_raises_ends_a_load_at_any_moment(
-    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    files: dict[str, Path], library: Library, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Most come while C runs: the handler then runs in a callback's first instruction."""
     before = signal.signal(number, ring)
     unraisable: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    facts = read_metadata(files["target"])
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     try:
@@ -96,7 +98,7 @@ def test_what_an_applications_handler_raises_ends_a_load_at_any_moment(
             sender = threading.Timer(moment / 2000, signal.pthread_kill, [main_thread, number])
             with pytest.raises(Alarm):
                 sender.start()
-                with contextlib.closing(Weights(files["target"])):
+                with contextlib.closing(library.open_weights(facts)):
                     sender.join()
                     time.sleep(1)  # it comes here at the latest
             sender.join()
@@ -108,12 +110,12 @@ def test_what_an_applications_handler_raises_ends_a_load_at_any_moment(
 
 
 def test_ctrl_c_in_a_callback_of_a_pass_is_raised_after_it(
-    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    files: dict[str, Path], native: ModuleType, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """llama.cpp logs in a pass, and Ctrl-C comes there; the engine can be used afterwards."""
-    with LLM.from_files(files["target"], n_ctx=256) as llm:
+    """A library logs in a pass, and Ctrl-C comes there; the engine can be used afterwards."""
+    with LLM.from_files(files["target"], n_ctx=256, library=library.key) as llm:
         expected = llm.generate("abc", temperature=0, max_tokens=4, ignore_eos=True).ids
-        lib = backend.library()
+        lib = native.library()
 
         def press() -> None:
             os.kill(os.getpid(), signal.SIGINT)

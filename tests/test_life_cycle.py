@@ -38,22 +38,20 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def llm(files):
-    with LLM.from_files(
-        files["target"], files["draft"], n_ctx=512, cache_type_v="bf16", draft_tokens=3
-    ) as llm:
+def llm(files, computed_by):
+    with LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3, **computed_by) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
-def plain(files):
-    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, cache_type_v="bf16") as llm:
+def plain(files, computed_by):
+    with LLM.from_files(files["target"], no_draft=True, n_ctx=512, **computed_by) as llm:
         return llm.generate("abc", max_tokens=50, **GREEDY).ids
 
 
-def deep(files, **options):
+def deep(files, library, **options):
     """Slow enough (40 layers) that something is always under way."""
-    return LLM.from_files(files["deep"], n_ctx=512, draft_tokens=3, **options)
+    return LLM.from_files(files["deep"], n_ctx=512, draft_tokens=3, library=library.key, **options)
 
 
 def test_cancel_before_the_first_chunk_is_not_lost(llm, plain):
@@ -115,8 +113,8 @@ def test_what_a_pass_returns_is_told_by_whether_it_was_cancelled(
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
-def test_cancel_at_any_moment_leaves_a_right_engine(files, delay):
-    with deep(files) as llm:
+def test_cancel_at_any_moment_leaves_a_right_engine(files, library, delay):
+    with deep(files, library) as llm:
         expected = llm.generate("abc", max_tokens=12, **GREEDY).ids
         timer = threading.Timer(delay, llm.cancel)
         timer.start()
@@ -153,8 +151,8 @@ def test_close_while_other_threads_tokenize(files):
             assert not thread.is_alive()
 
 
-def test_close_ends_the_running_answer_and_those_that_wait(files):
-    llm = deep(files)
+def test_close_ends_the_running_answer_and_those_that_wait(files, library):
+    llm = deep(files, library)
     outcomes = []
 
     def ask():
@@ -171,8 +169,8 @@ def test_close_ends_the_running_answer_and_those_that_wait(files):
     assert sorted(outcomes) == [*[("cancelled", False)] * 3, ("cancelled", True)]
 
 
-def test_close_ends_an_answer_that_nobody_reads_on(files):
-    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+def test_close_ends_an_answer_that_nobody_reads_on(files, library):
+    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3, library=library.key)
     stream = llm.stream("abc", **GREEDY)
     reader = threading.Thread(target=lambda: next(stream))
     reader.start()
@@ -182,8 +180,8 @@ def test_close_ends_an_answer_that_nobody_reads_on(files):
     assert last.completion.finish_reason == "cancelled" and last.completion.ids
 
 
-def test_close_inside_the_loop_that_reads(files):
-    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+def test_close_inside_the_loop_that_reads(files, library):
+    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3, library=library.key)
     chunks = []
     for chunk in llm.stream("abc", **GREEDY):
         chunks.append(chunk)
@@ -192,8 +190,8 @@ def test_close_inside_the_loop_that_reads(files):
     llm.close()
 
 
-def test_a_stream_read_after_close_says_so_and_close_stays_idempotent(files):
-    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3)
+def test_a_stream_read_after_close_says_so_and_close_stays_idempotent(files, library):
+    llm = LLM.from_files(files["target"], n_ctx=512, draft_tokens=3, library=library.key)
     stream = llm.stream("abc")
     llm.close()
     assert [chunk.completion.finish_reason for chunk in stream] == ["cancelled"]
@@ -223,11 +221,11 @@ def test_the_thread_that_reads_one_answer_cannot_wait_for_another(llm):
     assert llm.generate("x", max_tokens=2, **GREEDY).ids
 
 
-def test_a_dropped_engine_frees_its_memory(files):
+def test_a_dropped_engine_frees_its_memory(files, library):
     live = []
 
     def load():
-        llm = LLM.from_files(files["target"], files["draft"], n_ctx=128, draft_tokens=3)
+        llm = LLM.from_files(files["target"], files["draft"], n_ctx=128, draft_tokens=3, library=library.key)
         llm.generate("abc", max_tokens=3)
         live.append(llm.engine.target)
 
@@ -311,13 +309,13 @@ def test_of_what_llama_cpp_logged_the_first_error_is_the_reason(lines, told):
     assert backend.lines.last_line() == ""
 
 
-def test_a_failed_load_names_the_true_reason(files):
+def test_a_failed_load_names_the_true_reason(files, library):
     with pytest.raises(LocalspecError, match="block size"):
-        LLM.from_files(files["target"], cache_type_k="q8_0", draft_tokens=3)
+        LLM.from_files(files["target"], cache_type_k="q8_0", draft_tokens=3, library=library.key)
 
 
-def test_ctrl_c_during_a_load_is_not_lost(files, monkeypatch):
-    """It arrives inside llama.cpp's log callback, where an exception would be swallowed."""
+def test_ctrl_c_during_a_load_is_not_lost(files, library, native, monkeypatch):
+    """It arrives inside the library's log callback, where an exception would be swallowed."""
     calls = []
 
     def interrupt(*_args):
@@ -326,35 +324,35 @@ def test_ctrl_c_during_a_load_is_not_lost(files, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
 
-    monkeypatch.setattr(backend.lines.logger, "debug", interrupt)
+    monkeypatch.setattr(native.lines.logger, "debug", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        LLM.from_files(files["target"], draft_tokens=3)
+        LLM.from_files(files["target"], draft_tokens=3, library=library.key)
     monkeypatch.undo()
-    with LLM.from_files(files["target"], draft_tokens=3) as llm:
+    with LLM.from_files(files["target"], draft_tokens=3, library=library.key) as llm:
         assert llm.generate("abc", max_tokens=2).ids
 
 
-def test_a_daemon_thread_still_generating_at_exit(files):
+def test_a_daemon_thread_still_generating_at_exit(files, library):
     code = (
         "import sys, threading, time; from localspec import LLM\n"
-        "llm = LLM.from_files(sys.argv[1], n_ctx=512, draft_tokens=3)\n"
+        "llm = LLM.from_files(sys.argv[1], n_ctx=512, draft_tokens=3, library=sys.argv[2])\n"
         "def work():\n"
         "    while True: llm.generate('abc', temperature=0)\n"
         "threading.Thread(target=work, daemon=True).start(); time.sleep(0.5)\n"
     )
     for _ in range(3):
         result = subprocess.run(
-            [sys.executable, "-c", code, str(files["deep"])], capture_output=True, text=True
+            [sys.executable, "-c", code, str(files["deep"]), library.key], capture_output=True, text=True
         )
         assert result.returncode == 0, result.stderr
         assert "Fatal" not in result.stderr and "Segmentation" not in result.stderr
 
 
-def test_a_daemon_thread_that_asks_on_and_on_lets_the_interpreter_end_in_silence(files):
+def test_a_daemon_thread_that_asks_on_and_on_lets_the_interpreter_end_in_silence(files, library):
     code = (
         "import sys, threading\n"
         "from localspec import LLM\n"
-        "llm = LLM.from_files(*sys.argv[1:], n_ctx=512, draft_tokens=3)\n"
+        "llm = LLM.from_files(*sys.argv[2:], n_ctx=512, draft_tokens=3, library=sys.argv[1])\n"
         "begun = threading.Event()\n"
         "def ask():\n"
         "    while True:\n"
@@ -364,7 +362,7 @@ def test_a_daemon_thread_that_asks_on_and_on_lets_the_interpreter_end_in_silence
         "begun.wait()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, files["target"], files["draft"]],
+        [sys.executable, "-c", code, library.key, files["target"], files["draft"]],
         capture_output=True,
         text=True,
         timeout=60,

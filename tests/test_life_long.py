@@ -12,12 +12,11 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import LocalspecError, ModelLoadError
-from localspec.llama import backend
 
 from .tinygguf import write_pair
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
-OPTIONS = {"n_ctx": 512, "cache_type_v": "bf16", "draft_tokens": 3}
+OPTIONS = {"n_ctx": 512, "draft_tokens": 3}
 PROMPTS = [letter * length for letter, length in zip("abcdefgh", range(30, 190, 20), strict=True)]
 
 
@@ -27,15 +26,15 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def llm(files):
-    with LLM.from_files(*files, **OPTIONS) as llm:
+def llm(files, computed_by):
+    with LLM.from_files(*files, **OPTIONS, **computed_by) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
-def alone(files):
+def alone(files, computed_by):
     """Each prompt's answer from an engine that knows nothing else."""
-    with LLM.from_files(*files, **OPTIONS) as llm:
+    with LLM.from_files(*files, **OPTIONS, **computed_by) as llm:
         answers = {}
         for prompt in PROMPTS:
             llm.forget()
@@ -49,7 +48,7 @@ from localspec import LLM
 # What glibc keeps of freed memory grows and shrinks by some percent, and is not held.
 trim = getattr(ctypes.CDLL(None), "malloc_trim", int) if sys.platform == "linux" else int
 def once():
-    with LLM.from_files(*sys.argv[1:], n_ctx=512, draft_tokens=3) as llm:
+    with LLM.from_files(*sys.argv[2:], n_ctx=512, draft_tokens=3, library=sys.argv[1]) as llm:
         for letter in "ab":
             llm.generate(letter * 100, max_tokens=8, temperature=0)
 held = []
@@ -62,9 +61,12 @@ print(held[9], held[-1])
 """
 
 
-def test_memory_is_flat_when_a_pair_is_loaded_and_closed_fifty_times(files):
+def test_memory_is_flat_when_a_pair_is_loaded_and_closed_fifty_times(files, library):
     done = subprocess.run(
-        [sys.executable, "-c", LOADS, *map(str, files)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOADS, library.key, *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     early, late = map(int, done.stdout.split())
     assert late <= 1.02 * early, f"{early} bytes became {late}"
@@ -168,17 +170,19 @@ def test_a_cancel_that_meets_any_pass_of_either_model(llm, alone, monkeypatch, m
         assert llm.generate(prompt, **GREEDY).ids == alone[prompt]
 
 
-def test_a_load_ended_by_another_thread_leaves_the_next_one_right(files, alone, monkeypatch):
+def test_a_load_ended_by_another_thread_leaves_the_next_one_right(
+    files, computed_by, native, alone, monkeypatch
+):
     lines = []
 
     def log(*_args):
         lines.append(1)
-        if len(lines) == 5:  # llama.cpp is reading the file
-            from_another_thread(backend.gate.stop)
+        if len(lines) == 5:  # the library is reading the file
+            from_another_thread(native.gate.stop)
 
-    monkeypatch.setattr(backend.lines.logger, "debug", log)
+    monkeypatch.setattr(native.lines.logger, "debug", log)
     with pytest.raises(ModelLoadError):
-        LLM.from_files(*files, **OPTIONS)
+        LLM.from_files(*files, **OPTIONS, **computed_by)
     monkeypatch.undo()
-    with LLM.from_files(*files, **OPTIONS) as llm:
+    with LLM.from_files(*files, **OPTIONS, **computed_by) as llm:
         assert llm.generate(PROMPTS[0], **GREEDY).ids == alone[PROMPTS[0]]

@@ -1,7 +1,9 @@
-"""A pass of llama.cpp's context: which rows come back, for any spans, padding and sequences in one pass."""
+"""A pass of a real library's context: which rows come back, for any spans, padding and sequences in one pass."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,9 +11,8 @@ import pytest
 
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.session import Span
-from localspec.errors import DecodeError
-from localspec.llama.context import Context
-from localspec.llama.weights import Weights
+from localspec.errors import DecodeCancelled, DecodeError, ModelLoadError
+from localspec.gguf.metadata import read_metadata
 
 from .tinygguf import write_llama
 
@@ -19,15 +20,16 @@ TEXTS = ((5, 9, 14, 200, 31, 77), (8, 120, 44, 3, 3, 17))
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    weights = Weights(write_llama(tmp_path_factory.mktemp("passes") / "tiny.gguf", seed=1))
+def weights(library, tmp_path_factory):
+    file = write_llama(tmp_path_factory.mktemp("passes") / "tiny.gguf", seed=1)
+    weights = library.open_weights(read_metadata(file))
     yield weights
     weights.close()
 
 
 @contextmanager
 def opened(weights, **options):
-    context = Context(weights, ContextOptions(**{"n_ctx": 64, "n_sequences": 2, "threads": 1, **options}))
+    context = weights.open_context(ContextOptions(**{"n_ctx": 64, "n_sequences": 2, "threads": 1, **options}))
     try:
         yield context
     finally:
@@ -111,3 +113,97 @@ def test_what_would_end_the_process_is_refused_and_nothing_less(weights, span, g
             with pytest.raises(DecodeError):
                 context.decode([span])
             assert context.length(0) == 48
+
+
+def test_a_pass_looks_at_its_flag_between_operations(library, tmp_path, monkeypatch):
+    """So that a cancelled one does no more than the operation that it is in, however many layers are left."""
+    looks, stop_at = [], [0]
+
+    def callback(flag, function_type):
+        def look(_data):
+            looks.append(1)
+            if len(looks) == stop_at[0]:
+                flag.set()
+            return flag.is_set
+
+        kept.append(function_type(look))
+        return kept[-1]
+
+    kept = []
+    monkeypatch.setattr("localspec.ggml.callbacks.CancelFlag.callback", callback)
+    num_layers, prompt = 20, [Span(0, tuple(range(40)), 0, 1)]
+    weights = library.open_weights(read_metadata(write_llama(tmp_path / "deep.gguf", n_layer=num_layers)))
+    with contextlib.closing(weights), opened(weights) as context:
+        (expected,) = context.decode(prompt)
+        whole = len(looks)
+        assert whole > 3 * num_layers
+        for share in (0.0, 0.5, 0.9):
+            context.truncate(0, 0)
+            looks.clear()
+            stop_at[0] = int(share * whole) + 1
+            with pytest.raises(DecodeCancelled):
+                context.decode(prompt)
+            assert len(looks) <= stop_at[0] + 1
+            context.cancel.clear()
+            stop_at[0] = 0
+            context.truncate(0, 0)
+            (again,) = context.decode(prompt)
+            assert np.array_equal(again, expected)
+
+
+def test_a_flag_that_is_set_before_there_is_a_context_stops_its_first_pass(weights, library):
+    flag = library.cancel_flag()
+    flag.set()
+    context = weights.open_context(ContextOptions(n_ctx=64, threads=1), flag)
+    with contextlib.closing(context):
+        with pytest.raises(DecodeCancelled):
+            context.decode([Span(0, TEXTS[0], 0, 1)])
+        flag.clear()
+        context.truncate(0, 0)
+        assert len(context.decode([Span(0, TEXTS[0], 0, 6)])[0]) == 6
+
+
+@pytest.mark.parametrize(
+    "sizes", [(7, 3, 1, 0), (64, 8, 8, 0), (300, 16, 16, 5), (257, 300, 4, 0), (256, 15, 1, 40)]
+)
+def test_a_context_holds_just_what_it_was_made_for(weights, rows, sizes):
+    """n_ctx need be no multiple of anything, n_batch be small, and the last cell is of use like the first."""
+    n_ctx, n_batch, n_outputs, spare = sizes
+    options = {"n_ctx": n_ctx, "n_batch": n_batch, "n_outputs": n_outputs, "spare": spare, "n_sequences": 1}
+    with opened(weights, **options) as context:
+        at, text = 0, TEXTS[0] * 60
+        while at < n_ctx + spare:
+            ids = text[at : min(at + context.n_batch, n_ctx + spare)]
+            (found,) = context.decode([Span(0, ids, at, 1)])
+            at += len(ids)
+        assert np.isfinite(found).all() and context.length(0) == n_ctx + spare
+        with pytest.raises(DecodeError):
+            context.decode([Span(0, (1,), at, 1)])
+        assert context.truncate(0, 5) == 5
+        same(context.decode([Span(0, TEXTS[0][5:6], 5, 1)])[0], rows[0][5:6])
+
+
+@pytest.mark.parametrize("name", ["with a space.gguf", "日本 ü.gguf"])
+@pytest.mark.parametrize(("use_mmap", "repack"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_file_is_found_by_any_name_and_may_go_once_it_is_open(library, tmp_path, name, use_mmap, repack):
+    file = write_llama(tmp_path / name, seed=1)
+    weights = library.open_weights(read_metadata(file), use_mmap=use_mmap, repack=repack)
+    if sys.platform != "win32":
+        file.unlink()
+    with contextlib.closing(weights), opened(weights) as context:
+        assert len(context.decode([Span(0, TEXTS[0], 0, 1)])[0]) == 1
+
+
+def test_a_file_that_went_between_its_header_and_its_weights_is_an_error(library, tmp_path):
+    facts = read_metadata(file := write_llama(tmp_path / "model.gguf"))
+    file.unlink()
+    with pytest.raises(ModelLoadError, match=r"model\.gguf"):
+        library.open_weights(facts)
+
+
+def test_closed_weights_open_no_context(library, tmp_path):
+    weights = library.open_weights(read_metadata(write_llama(tmp_path / "model.gguf")))
+    weights.close()
+    weights.close()
+    with pytest.raises(ModelLoadError, match="was closed"):
+        weights.open_context(ContextOptions(n_ctx=64))

@@ -40,6 +40,7 @@ def test_a_reduced_audit_passes(real_llm):
     assert all(test["degrees"] > 5 for test in by_model)
 
 
+@pytest.mark.parametrize("real_llm", ["llama"], indirect=True)
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_a_planted_fault_fails_it(real_llm, fault, monkeypatch):
     """By the test closest to it alone; in test_measure_audit.py each rule fails for its own faults."""

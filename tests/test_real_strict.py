@@ -28,14 +28,17 @@ CONTEXTS = {
     "100 tokens": (minutes(4), 100),
     "600 tokens": (minutes(22), 600),
     "1100 tokens": (minutes(41), 1100),
+    "1700 tokens": (minutes(63), 1700),
 }
+LONGEST = {"llama": "1100 tokens", "ik": "1700 tokens"}
+"""By the library; the other one's is left out to save time."""
 NUM_TOKENS = 40
 
 
-@pytest.fixture(scope="module", params=list(CONTEXTS))
-def context(request) -> tuple[list[dict[str, str]], int]:
+@pytest.fixture(scope="module", params=["100 tokens", "600 tokens", "longest"])
+def context(strict_llm, request) -> tuple[list[dict[str, str]], int]:
     """Messages, and about how many tokens they are."""
-    return CONTEXTS[request.param]
+    return CONTEXTS[LONGEST[strict_llm.engine.library.key] if request.param == "longest" else request.param]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,12 @@ def test_the_strict_form_of_k_quants(real_paths):
         assert any(warning.startswith("Strict mode with llama.cpp: passes of ") for warning in llm.warnings)
         same_with_and_without_a_draft(llm, SHORT, 16, lengths=(1, 3, 5))
         same_with_and_without_a_draft(llm, minutes(11), 12, lengths=(4,))
+
+
+def test_the_strict_form_of_k_quants_on_the_other_library(real_paths):
+    with LLM.from_files(*real_paths, n_ctx=1024, strict=True, draft_tokens=3, library="ik") as llm:
+        assert llm.settings["target"]["cache_type_v"] == "f16"
+        same_with_and_without_a_draft(llm, SHORT, 16, lengths=(1, 3, 7))
 
 
 def test_the_strict_form_of_bf16(bf16_path, smollm_path):

@@ -35,8 +35,8 @@ def parts(first: Path) -> list[Path]:
     return sorted(first.parent.glob("*.gguf"))
 
 
-def answer(target: Path, draft: Path | None = None) -> tuple[int, ...]:
-    with LLM.from_files(target, draft, n_ctx=128, draft_tokens=3 if draft else 0) as llm:
+def answer(target: Path, draft: Path | None = None, library: str = "llama") -> tuple[int, ...]:
+    with LLM.from_files(target, draft, n_ctx=128, draft_tokens=3 if draft else 0, library=library) as llm:
         return llm.generate(PROMPT, temperature=0.0, max_tokens=12).ids
 
 
@@ -58,10 +58,12 @@ def test_metadata_are_those_of_the_whole(whole: Path, first: Path) -> None:
     assert len(read_headers(first)) == 3
 
 
-def test_it_answers_as_the_whole_does_as_target_and_as_draft(whole: Path, first: Path) -> None:
-    expected = answer(whole)
+@pytest.mark.parametrize("library", ["llama", "ik"])
+def test_it_answers_as_the_whole_does_as_target_and_as_draft(whole: Path, first: Path, library: str) -> None:
+    expected = answer(whole, library=library)
     assert len(expected) == 12
-    assert answer(first) == answer(first, first) == answer(whole, first) == expected
+    for files in ((first,), (first, first), (whole, first)):
+        assert answer(*files, library=library) == expected
 
 
 def test_it_can_be_requantized_into_one_file(first: Path, tmp_path: Path) -> None:

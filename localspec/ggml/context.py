@@ -268,15 +268,20 @@ class NativeContext(ABC):
         found, cells = state.unpack(data)
         length = state.check_owner(found, self._owner, self.n_ctx + self.options.spare)
         self._forget(sequence_id)
+        try:
+            self._put(sequence_id, cells, length)
+        except BaseException:
+            self._forget(sequence_id)
+            raise
+        return length
+
+    def _put(self, sequence_id: int, cells: memoryview, length: int) -> None:
         if length:
             self._lines.forget()
             if not put_cells(self._state_call("set_data", sequence_id), cells):
-                self._forget(sequence_id)
                 raise self._refused(len(cells), "bytes")
         if self.length(sequence_id) != length:
-            self._forget(sequence_id)
             raise self._refused(length, "tokens")
-        return length
 
     def _refused(self, count: int, unit: str) -> StateError:
         return StateError(

@@ -28,8 +28,9 @@ TESTED = "0.1.5"
 """The one version of the package: its structures are read without a header."""
 REQUIREMENT = f"'{PACKAGE}=={TESTED}'"
 
-CACHE_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20}
-"""ggml's numbers of the element types that its attention over the cache has kernels for."""
+CACHE_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20}
+"""ggml's numbers of the element types that its attention has kernels for, K and V in any two of them. Others end the
+process at the first pass: f32, q5_0, q5_1, and bf16 but on processors that it was compiled for."""
 
 lines, gate = NativeLog(logging.getLogger("localspec.ik")), LoadingGate()
 """What ik_llama.cpp says, and what ends its loads."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
+from localspec.errors import ModelLoadError
 from localspec.ggml.context import NativeContext
-from localspec.ik import binding
+from localspec.ik import binding, files
 from localspec.ik.structs import AbortCallback
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class Context(NativeContext):
 
     def _opened(self) -> Any:
         options, params = self.options, self._lib.llama_context_default_params()
+        fault = files.cache_fault(self._model.metadata, options.cache_type_k, options.cache_type_v)
+        if fault:
+            raise ModelLoadError(
+                f"{self.name} could not make a context for {self._model.path}: {fault}.",
+                "Ask for another cache type.",
+                path=str(self._model.path),
+            )
         params.n_ctx = options.n_ctx + options.spare
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_sequences

@@ -8,9 +8,8 @@ from localspec.compute.context_options import StrictForm
 from localspec.compute.probe import Probe, probe_in_child
 from localspec.errors import BackendError, InvalidRequest
 from localspec.ggml.callbacks import CancelFlag
-from localspec.gguf.formats import elements_by_type
 from localspec.gguf.metadata import Metadata
-from localspec.ik import binding
+from localspec.ik import binding, files
 from localspec.ik.probe import ENTRY
 from localspec.ik.wheels import has_wheel
 
@@ -20,23 +19,7 @@ if TYPE_CHECKING:
 _OFFER = (
     "with it passes over several tokens take less time on many processors, so that drafting pays more often"
 )
-_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. Let llama.cpp use the GPU."
-
-ARCHITECTURES = frozenset({
-    "arctic", "baichuan", "bailingmoe2", "bloom", "chatglm", "codeshell", "cohere2", "command-r", "dbrx",
-    "deci", "deepseek2", "dots1", "ernie4_5", "ernie4_5-moe", "falcon", "gemma", "gemma2", "gemma3", "glm4",
-    "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitemoe", "hunyuan-moe", "internlm2", "llama",
-    "minicpm", "minimax-m2", "mistral3", "mpt", "olmo", "openelm", "orion", "phi2", "phi3", "qwen", "qwen2",
-    "qwen2moe", "qwen3", "qwen3moe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2",
-    "xverse",
-})  # fmt: skip
-"""That it computes as a causal language model. Running states (mamba, qwen3next, qwen35) it cannot roll back."""
-
-FORMATS = frozenset({
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS",
-    "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "IQ4_XS", "MXFP4", "I32",
-})  # fmt: skip
-"""Number formats of weights that mean the same in both libraries."""
+_NO_GPU = "this build of ik_llama.cpp computes on the CPU alone. For a GPU llama.cpp must compute."
 
 
 class IkLlama:
@@ -82,10 +65,8 @@ class IkLlama:
             return error.message
         if found != binding.TESTED:
             return f"{binding.PACKAGE} {found} is installed, and localspec is tested with {binding.TESTED} alone."
-        if metadata.architecture not in ARCHITECTURES:
-            return f"{self.name} does not compute models of architecture {metadata.architecture} here."
-        unknown = sorted(set(elements_by_type(metadata.path)) - FORMATS)
-        return f"{self.name} does not know weights of format {', '.join(unknown)}." if unknown else ""
+        reason = files.refusal(metadata)
+        return f"{self.name} {reason}." if reason else ""
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU."""
