@@ -70,7 +70,7 @@ def test_ids_do_not_depend_on_the_controller(strict_llm, context, greedy, monkey
     )
     target = CostTable({width: step * factor for width, factor in curve.items()})
     controller = AdaptiveController(target, CostTable({1: 0.05 * step, 32: 0.2 * step}))
-    monkeypatch.setattr(controller, "rate", lambda _length: 1 / step)
+    monkeypatch.setattr(controller, "rate", lambda *_: 1 / step)
     monkeypatch.setattr(strict_llm._keeper, "adaptive", controller)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setattr(CostTable, "rescale", lambda *_: None)
