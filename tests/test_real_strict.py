@@ -102,12 +102,6 @@ def test_the_strict_form_of_k_quants(real_paths):
         same_with_and_without_a_draft(llm, minutes(11), 12, lengths=(4,))
 
 
-def test_the_strict_form_of_k_quants_on_the_other_library(real_paths):
-    with LLM.from_files(*real_paths, n_ctx=1024, strict=True, draft_tokens=3, library="ik") as llm:
-        assert llm.settings["target"]["cache_type_v"] == "f16"
-        same_with_and_without_a_draft(llm, SHORT, 16, lengths=(1, 3, 7))
-
-
 def test_the_strict_form_of_bf16(bf16_path, smollm_path):
     """Drafted for by the same weights in four bits."""
     with LLM.from_files(bf16_path, smollm_path, n_ctx=1024, strict=True, draft_tokens=3) as llm:
@@ -129,6 +123,12 @@ def test_reused_cells_answer_like_a_cold_start(strict_llm):
     warm = strict_llm.generate(follow_up, **settings)
     assert warm.stats.cached_tokens > 20
     assert warm.ids == cold.ids
+
+
+def test_both_libraries_are_strict_in_forms_of_their_own(strict_llm):
+    settings = strict_llm.settings["target"]
+    assert settings["cache_type_v"] == {"llama": "bf16", "ik": "f16"}[strict_llm.engine.library.key]
+    assert settings["repack"]
 
 
 def test_sampled_rows_repeat_with_a_seed_whatever_ran_before(strict_llm):
