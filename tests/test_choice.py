@@ -84,13 +84,16 @@ def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeL
 
 @pytest.fixture
 def finding(monkeypatch: pytest.MonkeyPatch) -> Compare:
-    """Let comparisons find this; returns the names of the files compared."""
+    """Let comparisons of a target find this, and of a draft nothing wrong; returns the names of the targets."""
 
-    def finding(found: Comparison) -> list[str]:
-        def compare(target: Metadata, options: EngineOptions, library: Library, home: Path, _notify: object):
-            compared.append(target.path.name)
-            trust._kept(home).keep(trust._facts(target, options, library), trust.asdict(found))
-            return found
+    def finding(found: Comparison, of_draft: Comparison = Comparison(rows=24)) -> list[str]:
+        def compare(model: Metadata, options: EngineOptions, library: Library, home: Path, _notify: object):
+            is_draft = "draft" in model.path.name
+            if not is_draft:
+                compared.append(model.path.name)
+            result = of_draft if is_draft else found
+            trust._kept(home).keep(trust._facts(model, options, library), trust.asdict(result))
+            return result
 
         compared: list[str] = []
         monkeypatch.setattr(choice, "compare", compare)
@@ -225,6 +228,23 @@ def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
             assert llm.warnings == ((f"{reason}; the made-up library computes.",) if is_first else ())
     assert len(compared) == 1
     assert computing(files, tmp_path, library="ik") == "ik", "the user's word counts"
+
+
+def test_a_draft_that_ends_the_process_leaves_the_other_library_aside(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    """Its rows may differ, for the target checks them."""
+    finding(agreeing(), Comparison(fault="a first try in a process of its own was ended by SIGABRT."))
+    for _ in range(2):
+        with load(files, tmp_path) as llm:
+            assert llm.engine.library is both[0]
+            assert llm.warnings == (
+                "the other one is left aside for draft.gguf: a first try in a process of its own was ended by SIGABRT; "
+                "the made-up library computes.",
+            )
+    assert computing(files, tmp_path, no_draft=True) == "ik"
+    finding(agreeing(), agreeing(divergence=3.0, differing=24))
+    assert computing(files, tmp_path / "another") == "ik"
 
 
 def test_a_tie_that_rounding_decides_is_no_difference() -> None:
@@ -628,7 +648,7 @@ def test_a_machine_that_is_never_quiet_is_not_asked_for_ever(
     told: list[str] = []
     for _ in range(trust.MOST_TRIES + 2):
         load(files, tmp_path, notify=told.append).close()
-    assert len(told) == trust.MOST_TRIES
+    assert sum("target.gguf" in sentence for sentence in told) == trust.MOST_TRIES
 
 
 # Both real libraries, on a model of some kilobytes

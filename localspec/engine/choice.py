@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.compute.library import Library
@@ -84,10 +84,11 @@ def choose(
     draft that cannot draft for the target, before anything is compared.
     """
 
-    def compare_now(library: Library) -> Comparison:
+    def compare_now(library: Library, model: Metadata) -> Comparison:
         if draft is not None and not why_no_draft(target):
             check_pair(target, draft)
-        return compare(target, options, library, home, notify)
+        strict = options.strict and model is target
+        return compare(model, replace(options, strict=strict), library, home, notify)
 
     return _chosen(target, draft, options, home, compare_now)
 
@@ -122,7 +123,7 @@ def _chosen(
     draft: Metadata | None,
     options: EngineOptions,
     home: Path | None,
-    compare: Callable[[Library], Comparison] | None,
+    compare: Callable[[Library, Metadata], Comparison] | None,
 ) -> Choice:
     """compare: compares a library with the reference now; None: only what is known counts."""
     first = library_for(target, draft, options.library)
@@ -143,13 +144,15 @@ def _chosen(
                 first, f"{other.name} does not run here", (f"{other.name} is left aside: {reason}",)
             )
         if found is None or not (found.settled or busy_share() > BUSY):
-            found, is_new = compare(other), True
+            found, is_new = compare(other, target), True
     if found is None:
         return Choice(first, f"{other.name} was not compared with it here yet")
     if not found.trusted:
         verdict = "left aside for" if found.fault else "not trusted with"
         why = f"{other.name} is {verdict} {target.path.name}: {found.figures}"
         return Choice(first, why, (f"{why}; {first.name} computes.",) if is_new else ())
+    if fault := _fault_of_draft(contest, compare):
+        return Choice(first, fault, (f"{fault}; {first.name} computes.",))
     controllers = contest.controllers(found)
     if controllers is None:
         return Choice(first, f"{other.name} was not timed here")
@@ -164,6 +167,20 @@ def _chosen(
         instead=first if chosen is other else None,
         plain_share=contest.plain_share(controllers, chosen),
     )
+
+
+def _fault_of_draft(contest: Contest, compare: Callable[[Library, Metadata], Comparison] | None) -> str:
+    """Why the other library is left aside for the draft, or "". What it computes may differ: the target checks it. But
+    it must not end the process, as numbers of a damaged file do.
+    """
+    draft = contest.draft
+    if draft is None or contest.options.no_draft:
+        return ""
+    found = contest.known_of_draft
+    if found is None and compare is not None:
+        found = compare(contest.other, draft)
+    fault = found.fault if found is not None else ""
+    return f"{contest.other.name} is left aside for {draft.path.name}: {fault.rstrip('.')}" if fault else ""
 
 
 def _asked_for(library: Library, contest: Contest) -> Choice:

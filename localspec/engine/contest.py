@@ -47,6 +47,13 @@ class Contest:
         return known_comparison(self.target, self.options, self.other, self.home)
 
     @property
+    def known_of_draft(self) -> Comparison | None:
+        """The same for the draft, which strict mode leaves as it is."""
+        if self.draft is None:
+            return None
+        return known_comparison(self.draft, replace(self.options, strict=False), self.other, self.home)
+
+    @property
     def hopeless(self) -> str:
         """Why the other one cannot take the first one's place, a clause, or ""; the files are not looked into."""
         first, other, options = self.first, self.other, self.options
@@ -88,10 +95,13 @@ class Contest:
         return min(plain.values()) / plain[library.key]
 
     def _timed(self, found: Comparison, library: Library) -> Costs | None:
-        """A pass of the draft, which was not timed, costs what its size says."""
+        """A pass of the draft costs what its size says, where it was not timed."""
         table = found.costs(library)
         if table is None or self.draft is None:
             return None if table is None else Costs(table, None)
+        known = self.known_of_draft
+        if known is not None and (timed := known.costs(library)) is not None:
+            return Costs(table, timed)
         share = self.draft.size_bytes / self.target.size_bytes
         return Costs(table, CostTable({1: table.time(1) * share}))
 
