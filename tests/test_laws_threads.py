@@ -305,6 +305,21 @@ def test_what_this_process_computes_beside_its_passes_is_another_neighbour():
     assert after(looks, control, 5.0, 1.0, 0.0) == 2
 
 
+def test_engines_of_one_process_that_take_turns_are_no_neighbours_of_each_other():
+    """Once one of them had fewer threads, the passes of the other between its own kept it there."""
+    looks = Looks(2)
+    control = ThreadControl(2, 2, looks)
+    assert after(looks, control, 0.5, 0.5, 2.0) == 1
+    for _ in range(6):
+        looks.passes(1.5, 2.0, 0.0)  # the other engine, with two threads
+        count = after(looks, control, 1.5, 1.0, 0.0)
+    assert count == 2
+    for _ in range(6):
+        looks.passes(1.5, 1.0, 1.0)  # a neighbour is there meanwhile
+        count = after(looks, control, 1.5, 1.0, 1.0)
+    assert count == 1
+
+
 @pytest.mark.parametrize("between", [0.0, 0.05, 0.3])
 def test_a_tick_is_no_neighbour_however_soon_after_another_look(between):
     looks = Looks(2)

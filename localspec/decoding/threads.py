@@ -7,6 +7,7 @@ only 1.6 times. So a pass has as many threads as there is room for. The count co
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -115,11 +116,19 @@ class ThreadControl:
         return self.count < count
 
     def _others(self) -> float:
-        """Processors that others used lately. What this process computes beside its passes is such work too."""
-        since, now = self._glances[0], self._glances[-1]
-        seconds = now.at - since.at
-        own = min(now.own - since.own, self.count * seconds)
-        return max((now.busy - since.busy - own) / seconds, 0.0)
+        """Processors that others used lately. What this process computes beside its passes is such work too; not what
+        it computes while this control has none, such as the passes of another engine.
+        """
+        glances = list(self._glances)
+        beside = alone = passing = 0.0
+        for since, now in itertools.pairwise(glances):
+            own, seconds = now.own - since.own, now.at - since.at
+            if seconds > MEMORY:
+                alone += own
+            else:
+                beside, passing = beside + own, passing + seconds
+        work = glances[-1].busy - glances[0].busy - alone - min(beside, self.count * passing)
+        return max(work / (glances[-1].at - glances[0].at), 0.0)
 
     def _room(self, others: float, share: float = 1.0) -> int:
         """Threads beside others who use so many processors: one that is used a little is worth more than none."""
