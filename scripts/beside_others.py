@@ -79,7 +79,11 @@ def measure(llm: LLM, beside: Others, seconds: float) -> dict[str, object]:
         for mode, taken in times.items():
             last = 0.0
             for chunk in llm.chat(
-                QUESTION, draft_tokens=mode, max_tokens=TURN, temperature=0, ignore_eos=True
+                [{"role": "user", "content": QUESTION}],
+                draft_tokens=mode,
+                max_tokens=TURN,
+                temperature=0,
+                ignore_eos=True,
             ):
                 now = time.monotonic()
                 if last and chunk.tokens:

@@ -86,12 +86,12 @@ def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeL
 def finding(monkeypatch: pytest.MonkeyPatch) -> Compare:
     """Let comparisons of a target find this, and of a draft nothing wrong; returns the names of the targets."""
 
-    def finding(found: Comparison, of_draft: Comparison = Comparison(rows=24)) -> list[str]:
+    def finding(found: Comparison, of_draft: Comparison | None = None) -> list[str]:
         def compare(model: Metadata, options: EngineOptions, library: Library, home: Path, _notify: object):
             is_draft = "draft" in model.path.name
             if not is_draft:
                 compared.append(model.path.name)
-            result = of_draft if is_draft else found
+            result = (of_draft or Comparison(rows=24)) if is_draft else found
             trust._kept(home).keep(trust._facts(model, options, library), trust.asdict(result))
             return result
 

@@ -312,11 +312,11 @@ def test_engines_of_one_process_that_take_turns_are_no_neighbours_of_each_other(
     assert after(looks, control, 0.5, 0.5, 2.0) == 1
     for _ in range(6):
         looks.passes(1.5, 2.0, 0.0)  # the other engine, with two threads
-        count = after(looks, control, 1.5, 1.0, 0.0)
+        count = after(looks, control, 0.6, 1.0, 0.0)
     assert count == 2
     for _ in range(6):
         looks.passes(1.5, 1.0, 1.0)  # a neighbour is there meanwhile
-        count = after(looks, control, 1.5, 1.0, 1.0)
+        count = after(looks, control, 0.6, 1.0, 1.0)
     assert count == 1
 
 
