@@ -71,7 +71,7 @@ def test_pull_then_chat_with_a_draft_and_no_network(hub: Hub, request: pytest.Fi
     drafted, result = answer("-m", TARGET, "-md", DRAFT, "--offline")
     assert drafted["ids"] == plain["ids"]
     assert drafted["statistics"]["drafted"] > 0  # type: ignore[index]
-    assert "Tiny-F32.gguf + draft-Q8_0.gguf, drafting" in result.stderr
+    assert "Tiny-F32.gguf + draft-Q8_0.gguf, computed by llama.cpp, drafting" in result.stderr
     assert answer(TARGET, "-md", DRAFT, "-q")[0]["ids"] == plain["ids"]
     again = run("pull", TARGET, "-md", DRAFT, "--json", "-q", "--offline")
     paths = json.loads(again.stdout)

@@ -46,6 +46,8 @@ class Terminal:
             "PROMPT_TOOLKIT_NO_CPR": "1",
             "TERM": "xterm",
             "PYTHONIOENCODING": "utf-8",
+            "COLUMNS": "200",  # pexpect tells the size only once the program runs
+            "LINES": "40",
         }
         self.child = pexpect.spawn(
             sys.executable,
