@@ -62,7 +62,10 @@ def test_acceptance_does_not_decay_over_turns(real_llm):
 
 
 def test_sampled_text_repeats_with_its_seed(real_llm):
+    """From the same cells: a prompt that was kept is read in other passes, which round otherwise."""
+    real_llm.forget()
     first = real_llm.generate(CODE, max_tokens=40, seed=5)
+    real_llm.forget()
     again = real_llm.generate(CODE, max_tokens=40, seed=5)
     assert first.ids == again.ids and first.stats.drafted > 0
 
