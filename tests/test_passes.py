@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.compute.context_options import ContextOptions
-from localspec.decoding.session import Span
+from localspec.decoding.session import Session, Span
 from localspec.errors import DecodeCancelled, DecodeError, ModelLoadError
 from localspec.gguf.metadata import read_metadata
 
@@ -207,3 +207,18 @@ def test_closed_weights_open_no_context(library, tmp_path):
     weights.close()
     with pytest.raises(ModelLoadError, match="was closed"):
         weights.open_context(ContextOptions(n_ctx=64))
+
+
+def test_where_narrow_passes_are_padded_no_fewer_rows_are_computed_than_they_are_wide(weights):
+    """The last layer computes the wanted rows alone: with a single one other kernels, hence other bits."""
+    with opened(weights) as context:
+        session = Session(context, min_width=2)
+        for tokens, marked in (((1, 2, 3, 4), [0, 0, 1, 1]), ((5,), [1, 1])):
+            rows = session.forward(tokens)
+            assert len(rows) == 1 and list(context._logits[: len(marked)]) == marked
+        plain = session.forward((6, 7, 8), num_logits=3)
+        session.rollback(5)
+        for token, row in zip((6, 7, 8), plain, strict=True):
+            assert np.allclose(session.forward((token,))[0], row, atol=1e-4)
+        session.forward((9,), num_logits=0)
+        assert not context._logits[:2].any()

@@ -19,6 +19,8 @@ class Span:
 
     The last `num_logits` want a row. Behind them may stand `num_padding` tokens that only make the pass wider, where
     a wider one is faster or computed by the kernels wanted; what they leave in the cells is rolled back.
+    min_rows: so many rows are computed at least, where any is wanted: behind the last attention a pass is as wide as
+    its rows are many, and there too the width chooses the kernels.
     """
 
     sequence_id: int
@@ -26,6 +28,7 @@ class Span:
     start: int
     num_logits: int
     num_padding: int = 0
+    min_rows: int = 0
 
 
 class Context(Protocol):
@@ -153,7 +156,8 @@ class Session:
         """The pass that would append `tokens`, padded to `width`."""
         num_padding = max(max(width, self.min_width) - len(tokens), 0)
         padded = (*tokens, *(tokens[-1],) * num_padding)
-        return Span(self.sequence_id, padded, len(self.tokens), num_logits, num_padding)
+        min_rows = self.min_width if num_logits else 0
+        return Span(self.sequence_id, padded, len(self.tokens), num_logits, num_padding, min_rows)
 
     def extend(self, span: Span) -> None:
         """Record that a pass over `span` succeeded. What only made it wider is forgotten."""

@@ -151,7 +151,7 @@ class NativeContext(ABC):
     def _check_spans(self, spans: Sequence[Span]) -> None:
         self._check_open()
         tokens = sum(len(span.tokens) for span in spans)
-        outputs = sum(span.num_logits for span in spans)
+        outputs = sum(max(span.num_logits, min(span.min_rows, len(span.tokens))) for span in spans)
         if not 1 <= tokens <= self.n_batch or outputs > self.n_outputs:
             raise DecodeError(
                 f"A pass of {tokens} tokens and {outputs} rows exceeds {self.n_batch} tokens or {self.n_outputs} rows.",
@@ -177,6 +177,8 @@ class NativeContext(ABC):
             self._logits[begin:end] = 0
             wanted = end - span.num_padding
             self._logits[wanted - span.num_logits : wanted] = 1
+            if span.min_rows > span.num_logits:
+                self._logits[max(end - span.min_rows, begin) : end] = 1
             for index in range(begin, end):
                 self._batch.seq_id[index][0] = span.sequence_id
         self._batch.n_tokens = end
