@@ -171,7 +171,9 @@ class Calibrator:
         rows = width if self._verifies else 1
         padding = max(self._min_width - width, 0)
         started = self._clock()
-        self._context.decode([Span(0, self._tokens(width + padding), self._length, rows, padding)])
+        self._context.decode(
+            [Span(0, self._tokens(width + padding), self._length, rows, padding, self._min_width)]
+        )
         seconds = self._clock() - started
         self._context.truncate(0, self._length)
         return seconds

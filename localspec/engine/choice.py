@@ -100,11 +100,13 @@ def known_choice(
     return _chosen(target, draft, options, home, None)
 
 
-def look_again(target: Metadata, options: EngineOptions, home: Path | None) -> None:
+def look_again(target: Metadata, draft: Metadata | None, options: EngineOptions, home: Path | None) -> None:
     """Let the next load compare libraries anew."""
     for library in libraries():
         if library.key in LIKELY and installed(library):
             forget(target, options, library, home)
+            if draft is not None:
+                forget(draft, replace(options, strict=False), library, home)
 
 
 def loaded_by_choice(choice: Choice, load: Callable[[Library], Engine]) -> tuple[Engine, Choice]:
@@ -151,8 +153,9 @@ def _chosen(
         verdict = "left aside for" if found.fault else "not trusted with"
         why = f"{other.name} is {verdict} {target.path.name}: {found.figures}"
         return Choice(first, why, (f"{why}; {first.name} computes.",) if is_new else ())
-    if fault := _fault_of_draft(contest, compare):
-        return Choice(first, fault, (f"{fault}; {first.name} computes.",))
+    fault, is_new = _fault_of_draft(contest, compare)
+    if fault:
+        return Choice(first, fault, (f"{fault}; {first.name} computes.",) if is_new else ())
     controllers = contest.controllers(found)
     if controllers is None:
         return Choice(first, f"{other.name} was not timed here")
@@ -169,18 +172,23 @@ def _chosen(
     )
 
 
-def _fault_of_draft(contest: Contest, compare: Callable[[Library, Metadata], Comparison] | None) -> str:
-    """Why the other library is left aside for the draft, or "". What it computes may differ: the target checks it. But
-    it must not end the process, as numbers of a damaged file do.
+def _fault_of_draft(
+    contest: Contest, compare: Callable[[Library, Metadata], Comparison] | None
+) -> tuple[str, bool]:
+    """Why the other library is left aside for the draft, or "", and whether that was found out just now.
+
+    What it computes may differ, for the target checks it; but it must not end the process, as numbers of a damaged file
+    do.
     """
     draft = contest.draft
     if draft is None or contest.options.no_draft:
-        return ""
-    found = contest.known_of_draft
+        return "", False
+    found, is_new = contest.known_of_draft, False
     if found is None and compare is not None:
-        found = compare(contest.other, draft)
-    fault = found.fault if found is not None else ""
-    return f"{contest.other.name} is left aside for {draft.path.name}: {fault.rstrip('.')}" if fault else ""
+        found, is_new = compare(contest.other, draft), True
+    if found is None or not found.fault:
+        return "", is_new
+    return f"{contest.other.name} is left aside for {draft.path.name}: {found.fault.rstrip('.')}", is_new
 
 
 def _asked_for(library: Library, contest: Contest) -> Choice:

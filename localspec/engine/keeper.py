@@ -293,7 +293,8 @@ class EngineKeeper:
         skip: asked after each pass whether what is known by then shall do. For whoever has the engine's turn.
         """
         if redo:
-            look_again(self.engine.target.weights.metadata, self.order.options, self.order.home)
+            draft = None if self.order.draft is None else facts_of(self.order.draft)
+            look_again(self.engine.target.weights.metadata, draft, self.order.options, self.order.home)
         if redo or self._costs is None:
             self._costs = known_costs(self.engine, self.order.home, redo=redo)
             self.adaptive, self._fewer = None, {}
