@@ -118,6 +118,24 @@ class LoadingGate:
             raise self._interrupt.pop()
 
 
+def log_callback(function_type: Any, lines: NativeLog, gate: LoadingGate) -> Any:
+    """For C's log, as the library's own type of function: to be kept for the life of the process, as C keeps it."""
+
+    def callback(level: int, text: bytes, _data: object) -> None:
+        try:
+            lines.take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
+        except BaseException as error:
+            # From a log handler of the application: raised in here it would be lost.
+            gate.interrupt(error)
+
+    return function_type(callback)
+
+
+def silence(lib: Any, function_type: Any) -> None:
+    """Let a library's log end nowhere: C's `abs` takes log lines and does nothing."""
+    lib.llama_log_set(ctypes.cast(libc().abs, function_type), None)
+
+
 def libc() -> Any:
     """C's own library: its functions are callbacks that run without the interpreter."""
     return ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import BackendError
-from localspec.ggml.callbacks import LoadingGate, NativeLog, libc
+from localspec.ggml.callbacks import LoadingGate, NativeLog, log_callback, silence
 from localspec.ik import structs
 from localspec.ik.structs import BOOL, I32, POINTER, U32
 from localspec.system.at_exit import close_before_library
@@ -94,10 +94,11 @@ def _load() -> Any:
             f"Reinstall it: pip install --force-reinstall {REQUIREMENT}.",
         ) from error
     _check_shape(lib)
-    lib.llama_log_set(_log_callback(), None)
+    _keep.append(log_callback(structs.LogCallback, lines, gate))
+    lib.llama_log_set(_keep[-1], None)
     with signals_noted():
         lib.llama_backend_init()
-    close_before_library(lambda: _silence(lib))
+    close_before_library(lambda: silence(lib, structs.LogCallback))
     return lib
 
 
@@ -142,21 +143,3 @@ def _check_shape(lib: Any) -> None:
                     f"{PACKAGE} has an unknown parameter layout: {name} is {found!r}.",
                     f"Reinstall it: pip install --force-reinstall {REQUIREMENT}.",
                 )
-
-
-def _log_callback() -> Any:
-    @structs.LogCallback  # type: ignore[untyped-decorator]
-    def callback(level: int, text: bytes, _data: object) -> None:
-        try:
-            lines.take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
-        except BaseException as error:
-            # From a log handler of the application: raised in here it would be lost.
-            gate.interrupt(error)
-
-    _keep.append(callback)
-    return callback
-
-
-def _silence(lib: Any) -> None:
-    """C's `abs` takes log lines and does nothing."""
-    lib.llama_log_set(ctypes.cast(libc().abs, structs.LogCallback), None)

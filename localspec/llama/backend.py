@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import threading
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from localspec.errors import BackendError, InvalidRequest
-from localspec.ggml.callbacks import LoadingGate, NativeLog, libc
+from localspec.ggml.callbacks import LoadingGate, NativeLog, log_callback, silence
 from localspec.system.at_exit import close_before_library
 from localspec.system.signals import signals_noted
 
@@ -46,7 +43,7 @@ def _load() -> Any:
     llama_cpp.llama_log_set(_log_callback(llama_cpp), None)
     with signals_noted():
         llama_cpp.llama_backend_init()
-    close_before_library(lambda: _silence(llama_cpp))
+    close_before_library(lambda: silence(llama_cpp, llama_cpp.llama_log_callback))
     return llama_cpp
 
 
@@ -58,11 +55,6 @@ def _imported() -> Any:
             f"llama-cpp-python could not load its library: {error}.", f"Reinstall it: {_install()}"
         ) from error
     return llama_cpp
-
-
-def _silence(llama_cpp: Any) -> None:
-    """C's `abs` takes log lines and does nothing."""
-    llama_cpp.llama_log_set(ctypes.cast(libc().abs, llama_cpp.llama_log_callback), None)
 
 
 def _install() -> str:
@@ -135,16 +127,8 @@ _keep: list[Any] = []  # C holds these callbacks for the life of the process
 
 
 def _log_callback(llama_cpp: Any) -> Any:
-    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-    def callback(level: int, text: bytes, _data: object) -> None:
-        try:
-            lines.take_in(level, (text or b"").decode("utf-8", "replace").rstrip())
-        except BaseException as error:
-            # From a log handler of the application: raised in here it would be lost.
-            gate.interrupt(error)
-
-    _keep.append(callback)
-    return callback
+    _keep.append(log_callback(llama_cpp.llama_log_callback, lines, gate))
+    return _keep[-1]
 
 
 def supports_gpu() -> bool:
@@ -162,8 +146,3 @@ def resolve_gpu_layers(value: str | int, name: str = "gpu_layers") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= ALL_LAYERS:
         raise InvalidRequest(f"{name} is {value!r}.", "It must be auto, all or a number, 0 or more.")
     return value if supports_gpu() else 0
-
-
-def encode_path(path: Path) -> bytes:
-    """The bytes llama.cpp opens a file by: UTF-8 on Windows, the file system's own elsewhere."""
-    return str(path).encode("utf-8") if os.name == "nt" else os.fsencode(path)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from localspec.errors import InvalidRequest, ModelLoadError
+from localspec.ggml.weights import encoded
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import backend
 from localspec.system.cores import physical_cores
@@ -36,9 +37,7 @@ def requantize(source: Path, destination: Path, format_name: str, *, threads: in
     backend.lines.forget()
     try:
         with signals_noted():
-            code = lib.llama_model_quantize(
-                backend.encode_path(source), backend.encode_path(unfinished), params
-            )
+            code = lib.llama_model_quantize(encoded(source), encoded(unfinished), params)
         if code != 0:
             raise ModelLoadError(
                 f"llama.cpp could not requantize {source}: {backend.lines.last_line() or f'code {code}'}.",

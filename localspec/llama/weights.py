@@ -1,4 +1,4 @@
-"""Weights: a loaded GGUF."""
+"""Weights: a GGUF that llama.cpp loaded."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag
-from localspec.errors import ModelLoadError
+from localspec.ggml.weights import NativeWeights
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.vocabulary import Vocabulary
 from localspec.system.forks import check_process, is_forked
-from localspec.system.load_watch import check_cancelled
-from localspec.system.signals import signals_noted
 
 
-class Weights:
+class Weights(NativeWeights):
     """A loaded GGUF. Close it after its contexts; `close` is idempotent.
 
     gpu_layers: "auto" (all, where the build can offload), "all", or how many.
@@ -27,6 +25,9 @@ class Weights:
     vocab_only: load the vocabulary and nothing to compute with.
     Raises `ModelFileError` for a file that is no usable GGUF, `ModelLoadError` when llama.cpp refuses it.
     """
+
+    name = "llama.cpp"
+    remedy = "Check the file, the free memory and the number of GPU layers."
 
     def __init__(
         self,
@@ -38,10 +39,8 @@ class Weights:
         metadata: Metadata | None = None,
         vocab_only: bool = False,
     ) -> None:
-        self._handle: Any = None
         check_process()
-        self.path = Path(path)
-        self.metadata = metadata or read_metadata(self.path)
+        metadata = metadata or read_metadata(Path(path))
         self.gpu_layers = backend.resolve_gpu_layers(gpu_layers)
         self.repack = repack
         self.vocab_only = vocab_only
@@ -53,36 +52,22 @@ class Weights:
             use_extra_bufts=repack,
             vocab_only=vocab_only,
         )
-        try:
-            self._load(params)
-            backend.gate.raise_interrupt()
-            check_cancelled()
-        except BaseException:
-            self.close()
-            raise
-        if not self._handle:
-            raise ModelLoadError(
-                f"llama.cpp could not load {self.path}: {backend.lines.last_line() or 'no reason given'}.",
-                "Check the file, the free memory and the number of GPU layers.",
-                path=str(self.path),
-            )
+        super().__init__(
+            metadata,
+            params,
+            self._lib.llama_progress_callback,
+            backend.lines,
+            backend.gate,
+        )
         self.n_swa: int = int(self._lib.llama_model_n_swa(self._handle))
         self.is_recurrent: bool = bool(self._lib.llama_model_is_recurrent(self._handle))
         self.is_hybrid: bool = bool(self._lib.llama_model_is_hybrid(self._handle))
 
-    def _load(self, params: Any) -> None:
-        backend.lines.forget()
-        with signals_noted() as noted:
-            gate = backend.gate.parameters(self._lib.llama_progress_callback, noted)
-            backend.set_fields(params, **gate)
-            self._handle = self._lib.llama_model_load_from_file(backend.encode_path(self.path), params)
+    def _loaded(self, path: bytes, params: Any) -> Any:
+        return self._lib.llama_model_load_from_file(path, params)
 
-    @property
-    def handle(self) -> Any:
-        """llama.cpp's pointer, for this room only."""
-        if not self._handle:
-            raise ModelLoadError(f"{self.path} was closed.", path=str(self.path))
-        return self._handle
+    def _freed(self, handle: Any) -> None:
+        self._lib.llama_model_free(handle)
 
     @property
     def build(self) -> str:
@@ -100,10 +85,6 @@ class Weights:
 
     def close(self) -> None:
         """Free the weights."""
-        if is_forked():
-            return
-        handle, self._handle = self._handle, None
-        if vocabulary := self.__dict__.get("vocabulary"):  # where it was ever asked for
+        if not is_forked() and (vocabulary := self.__dict__.get("vocabulary")):  # where it was ever asked for
             vocabulary.forget()
-        if handle:
-            self._lib.llama_model_free(handle)
+        super().close()
