@@ -108,7 +108,7 @@ def test_where_it_pays_or_nothing_can_be_told_there_is_none(
 def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adaptive drafting knows what plain decoding costs; a fixed length and no draft make no claim."""
     known = Costs(CostTable(CHEAP), CostTable({1: 0.01, 32: 0.02}))
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: known)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: known)
     options = {"n_ctx": 256, "threads": 1, "home": tmp_path}
     with LLM.from_files(*write_pair(tmp_path), **options) as llm:
         answer = llm.generate("ab", temperature=0, max_tokens=40, ignore_eos=True)
@@ -121,7 +121,7 @@ def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: py
             assert (other.stats.plain_seconds, other.hint) == (None, "")
         assert (llm.hint, llm.warnings) == ("", ())
     costly = Costs(CostTable(COSTLY), CostTable({1: 0.2, 32: 0.4}))
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: costly)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: costly)
     monkeypatch.setattr(drafting_status, "libraries", lambda: [Absent()])
     pair = write_pair(tmp_path)
     offer = (
@@ -133,6 +133,8 @@ def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: py
             llm.unload()
             assert llm.hint == ""
     assumed = CostTable(CHEAP, certainty=dict.fromkeys(CHEAP, 0.0))
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: Costs(assumed, known.draft))
+    monkeypatch.setattr(
+        "localspec.engine.costs_in_use.known_costs", lambda *_, **__: Costs(assumed, known.draft)
+    )
     with LLM.from_files(*write_pair(tmp_path), **options) as llm:
         assert llm.generate("ab", temperature=0, max_tokens=5).stats.plain_seconds is None

@@ -103,14 +103,14 @@ def test_what_is_measured_in_a_load_is_asked_for(files, tmp_path, passes):
 
 def test_idle_moments_measure_what_is_uncertain_once(files, tmp_path, quiet, passes):
     with load(files, tmp_path) as llm:
-        llm._keeper._costs.target.observe(7, 0, 0.1)  # a width that is never measured
+        llm._keeper._costs.most.target.observe(7, 0, 0.1)  # a width that is never measured
         eventually(lambda: not measuring())
         assert set(WIDTHS) <= set(passes)
-        assert llm._keeper._costs.certain
+        assert llm._keeper._costs.most.certain
     assert {name for name, _ in calibrated_files(tmp_path)} == {"target.gguf", "draft.gguf"}
     passes.clear()
     with load(files, tmp_path) as llm:
-        assert not measuring() and passes == [] and llm._keeper._costs.certain
+        assert not measuring() and passes == [] and llm._keeper._costs.most.certain
 
 
 @pytest.mark.parametrize("sliding", [False, True])
@@ -125,7 +125,7 @@ def test_a_conversation_stays_in_the_cells_while_it_is_measured(files, tmp_path,
             if measured:
                 passes.clear()
                 eventually(lambda: not measuring())
-                assert 32 in passes and llm._keeper._costs.certain
+                assert 32 in passes and llm._keeper._costs.most.certain
             before = [*llm.tokenize(first), *start.ids]
             second = llm.generate([*before, *b"and more"], seed=4, max_tokens=12)
             assert second.stats.cached_tokens == len(before) - 1  # the last one had not been read
@@ -212,7 +212,7 @@ def test_a_pass_that_fails_ends_the_measuring_in_silence(files, tmp_path, quiet,
     monkeypatch.setattr(Calibrator, "time", failing)
     with load(files, tmp_path) as llm:
         eventually(lambda: not measuring())
-        assert llm._keeper._idle.over
+        assert llm._keeper._costs._idle.over
         engine = llm._keeper._engine
         assert engine.target.length(0) == engine.draft.length(0) == 0
         assert next(widths) == 5 and llm.generate("abc", **GREEDY).ids
@@ -353,9 +353,9 @@ def test_two_llms_in_a_process_are_measured_each_for_itself(files, tmp_path, qui
         assert first.generate("abc", **GREEDY).ids == second.generate("abc", **GREEDY).ids == expected
         eventually(lambda: not measuring())
         for llm in (first, second):
-            assert llm._keeper._costs.certain
+            assert llm._keeper._costs.most.certain
             assert llm.generate("abc", **GREEDY).ids == expected
-        assert first._keeper._costs.target is not second._keeper._costs.target
+        assert first._keeper._costs.most.target is not second._keeper._costs.most.target
 
 
 def test_closing_one_llm_leaves_the_measuring_of_the_other(files, tmp_path, quiet, monkeypatch):

@@ -94,7 +94,7 @@ def test_greedy_ids_are_the_targets_own(
     files: Files, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_tokens: int | str
 ) -> None:
     library = use(FakeLibrary())
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: CHEAP_DRAFT)
     monkeypatch.setattr(CostTable, "observe", lambda *_: None)
     monkeypatch.setitem(
         Generation.__init__.__kwdefaults__, "clock", lambda: 0.0
@@ -272,7 +272,7 @@ def test_a_prepared_draft_is_kept_under_the_build(
     monkeypatch.setattr(draft_copy, "MIN_BYTES", 0)
     monkeypatch.setattr(draft_copy, "busy_share", lambda: 0.0)
     monkeypatch.setattr(draft_copy, "time_token", time_token)
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: CHEAP_DRAFT)
 
     def draft_of(build: str, draft_tokens: str | int) -> str:
         use(FakeLibrary(build))
@@ -457,7 +457,7 @@ def test_a_draft_is_prepared_and_found_for_the_library_that_computes(
         return {name: [2.0 if name == ORIGINAL else 1.0] for name in contexts}
 
     monkeypatch.setattr(draft_copy, "time_token", time_token)
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_, **__: CHEAP_DRAFT)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: CHEAP_DRAFT)
     use(FakeLibrary("fake 1", refuses=refusing("is not for it")), FakeLibrary("fake 2"))
     for _ in range(2):
         with load(files, draft_tokens="auto", home=tmp_path) as llm:

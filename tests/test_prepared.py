@@ -63,7 +63,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(preparation, "MIN_BYTES", 0)
     monkeypatch.setattr(preparation, "time_token", machine.time_token)
     monkeypatch.setattr(preparation, "busy_share", lambda: machine.others)
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", machine.costs)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", machine.costs)
     return machine
 
 
@@ -131,7 +131,7 @@ def test_nothing_is_prepared_by_costs_that_are_assumed(
     files: tuple[Path, Path], home: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uncertain = Costs(CostTable({1: 0.030, 8: CHEAP}, certainty={8: 0.6}), CostTable({1: 0.015}))
-    monkeypatch.setattr("localspec.engine.keeper.known_costs", lambda *_args, **_options: uncertain)
+    monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_args, **_options: uncertain)
     assert used(files, home)[0] == "draft.gguf"
     assert machine.trials == 0
 

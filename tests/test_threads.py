@@ -189,10 +189,10 @@ def test_it_goes_on_after_the_weights_were_freed(files, tmp_path, others):
         others.processors = 0.0
         answer_until(llm, lambda: count(llm) == CORES)
         controller = llm._keeper.adaptive
-        assert controller.target is llm._keeper._costs.target
+        assert controller.target is llm._keeper._costs.most.target
         others.processors = 2.0
         answer_until(llm, lambda: count(llm) == 1)
-        answer_until(llm, lambda: controller.target is llm._keeper._fewer[1].target)
+        answer_until(llm, lambda: controller.target is llm._keeper._costs.fewer[1].target)
 
 
 # What passes cost
@@ -211,15 +211,15 @@ def test_answers_teach_the_costs_of_the_threads_they_had_and_both_are_kept(files
         answer_until(llm, lambda: count(llm) == 1)
         for _ in range(3):
             llm.generate("abc", max_tokens=40, **GREEDY)
-        assert llm._keeper.adaptive.target is llm._keeper._fewer[1].target
-        learned = llm._keeper._fewer[1].target
+        assert llm._keeper.adaptive.target is llm._keeper._costs.fewer[1].target
+        learned = llm._keeper._costs.fewer[1].target
     found = kept(tmp_path)
     assert {("target.gguf", 1), ("target.gguf", 2)} <= set(found)
     assert found["target.gguf", 1].seconds == pytest.approx(learned.learned().seconds)
     others.processors = 2.0
     with load(files, tmp_path) as llm:
-        answer_until(llm, lambda: count(llm) == 1 and bool(llm._keeper._fewer))
-        assert llm._keeper._fewer[1].target.certainty[1] >= found["target.gguf", 1].certainty[1]
+        answer_until(llm, lambda: count(llm) == 1 and bool(llm._keeper._costs.fewer))
+        assert llm._keeper._costs.fewer[1].target.certainty[1] >= found["target.gguf", 1].certainty[1]
 
 
 def test_calibrating_beside_others_measures_the_threads_there_is_room_for(
@@ -232,7 +232,7 @@ def test_calibrating_beside_others_measures_the_threads_there_is_room_for(
         others.processors = 2.0
         time.sleep(0.3)
         costs = llm.calibrate()
-        assert costs.threads == 1 and costs.certain and not llm._keeper._costs.certain
+        assert costs.threads == 1 and costs.certain and not llm._keeper._costs.most.certain
     assert {threads for _, threads in kept(tmp_path)} == {1}
 
 
@@ -244,12 +244,12 @@ def test_idle_moments_beside_others_are_used_for_fewer_threads(files, tmp_path, 
     others.processors = 2.0
     with load(files, tmp_path) as llm:
         keeper, ends = llm._keeper, time.monotonic() + SECONDS
-        while not (1 in keeper._fewer and keeper._fewer[1].certain):
+        while not (1 in keeper._costs.fewer and keeper._costs.fewer[1].certain):
             assert time.monotonic() < ends
             time.sleep(0.01)
         assert keeper.may_measure
         others.processors = 0.0
-        while not keeper._costs.certain:
+        while not keeper._costs.most.certain:
             assert time.monotonic() < ends
             time.sleep(0.01)
     assert all(

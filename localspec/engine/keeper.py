@@ -5,38 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
-from localspec.decoding.costs import CostTable
-from localspec.decoding.threads import ThreadControl
 from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
+from localspec.engine.costs_in_use import CostsInUse
 from localspec.engine.draft_copy import improved_engine, load_engine
 from localspec.engine.drafting_status import describe_drafting, standing_hint
 from localspec.engine.engine import Engine, facts_of
-from localspec.engine.idle_costs import IdleCalibration
-from localspec.engine.measured_costs import (
-    Costs,
-    costs_of_fewer,
-    keep_costs,
-    known_costs,
-    measure_costs,
-    strict_sentence,
-)
+from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import EngineOptions, Notify
 from localspec.engine.trial import try_load
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
 from localspec.system.forks import is_forked
 from localspec.system.load_watch import LoadWatch, watching
 
-MOST_CHANGES = 4
-"""Of the number of threads, while costs are measured: then what is known shall do."""
 log = logging.getLogger(__name__)
 
 
@@ -69,10 +56,7 @@ class EngineKeeper:
     def __init__(self, order: Order, notify: Notify) -> None:
         self.order = order
         self.adaptive: AdaptiveController | None = None
-        self._costs: Costs | None = None
-        self._fewer: dict[int, Costs] = {}
-        self._idle = IdleCalibration()
-        self._idle_beside_others = IdleCalibration()
+        self._costs: CostsInUse | None = None
         self._loading = threading.Lock()
         self._watch: LoadWatch | None = None
         self._num_cancels = 0
@@ -169,7 +153,7 @@ class EngineKeeper:
             self._engine = engine
             if self.adaptive is not None and self._costs is not None:
                 self.adaptive.threads = engine.threads
-                self.adaptive.costs_for = self._tables(engine, self._costs)
+                self.adaptive.costs_for = self._costs.tables(engine)
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
             return engine
 
@@ -258,32 +242,22 @@ class EngineKeeper:
         engine, order = self.engine, self.order
         if engine.no_draft_reason:
             return FixedLength(0)
-        costs = self._costs = self._costs or known_costs(engine, order.home)
+        self._costs = self._costs or CostsInUse(engine, order.home)
+        costs = self._costs.most
         if improve and costs.certain:
             better = improved_engine(engine, order.draft, costs, order.home, notify, when_calm=not asked_for)
             if better is not engine:
-                self._engine, self._costs, self._fewer = better, None, {}
+                self._engine, self._costs = better, None
                 return self._steer(notify)
         self.adaptive = AdaptiveController(
             costs.target,
             costs.draft,
             max_width=engine.target.n_outputs,
             threads=engine.threads,
-            costs_for=self._tables(engine, costs),
+            costs_for=self._costs.tables(engine),
             plain_share=self.choice.plain_share,
         )
         return self.adaptive
-
-    def _tables(self, engine: Engine, costs: Costs) -> Callable[[int], tuple[CostTable, CostTable | None]]:
-        """For the controller, which must keep neither this keeper alive nor its engine."""
-        return partial(_tables, weakref.ref(engine), costs, self._fewer, self.order.home)
-
-    def _costs_with(self, threads: int, *, redo: bool = False) -> Costs:
-        """redo: those of fewer threads than the most are not read from disk."""
-        assert self._costs is not None, "asked for by who goes by them"
-        if redo:
-            self._fewer.pop(threads, None)
-        return _costs_with(self.engine, self._costs, self._fewer, self.order.home, threads, redo=redo)
 
     def calibrate(
         self, *, redo: bool = False, notify: Notify = _ignore, skip: Callable[[], bool] = lambda: False
@@ -296,87 +270,27 @@ class EngineKeeper:
             draft = None if self.order.draft is None else facts_of(self.order.draft)
             look_again(self.engine.target.weights.metadata, draft, self.order.options, self.order.home)
         if redo or self._costs is None:
-            self._costs = known_costs(self.engine, self.order.home, redo=redo)
-            self.adaptive, self._fewer = None, {}
-        costs = self._measure(notify, skip, redo=redo)
+            self._costs, self.adaptive = CostsInUse(self.engine, self.order.home, redo=redo), None
+        costs = self._costs.measure(self.engine, notify, skip, redo=redo)
         if self.order.draft_tokens == "auto":
             self._steer(notify, improve=not skip(), asked_for=True)
-            if self._costs is not None:  # of the copy
-                costs = self._measure(notify, skip)
-        return costs
-
-    def _measure(self, notify: Notify, skip: Callable[[], bool], *, redo: bool = False) -> Costs:
-        """Costs with as many threads as there is room for, measured as far as they are not certain.
-
-        Where that changes meanwhile, those with the new number are measured then.
-        """
-        control = self.engine.threads
-        for _ in range(MOST_CHANGES):
-            count = control.decide() if control else 0
-            costs = self._costs_with(count, redo=redo)
-            is_over = partial(_or_other_threads, skip, control, count)
-            measure_costs(self.engine, costs, self.order.home, notify=notify, skip=is_over)
-            if skip() or not is_over():
-                break
+            costs = self._costs.measure(self.engine, notify, skip)  # of the copy, if it is another engine now
         return costs
 
     @property
     def may_measure(self) -> bool:
         """Whether there is something to measure in idle moments."""
-        costs = self._costs
-        return self.adaptive is not None and costs is not None and not (costs.certain or self._idle.over)
+        return self.adaptive is not None and self._costs is not None and self._costs.may_measure
 
     def measure_idly(self, stop: Callable[[], bool]) -> None:
-        """Measure a little until `stop`, if the weights are in memory. For whoever has the engine's turn.
-
-        Beside others who use the machine, with the threads there is room for, and no more than that.
-        """
-        engine = self._engine
-        if engine is None or self._costs is None:
-            return
-        count = engine.threads.decide() if engine.threads else 0
-        costs = self._costs_with(count)
-        idle = self._idle if costs is self._costs else self._idle_beside_others
-        if not (costs.certain or idle.over):
-            idle.visit(engine, costs, partial(_or_other_threads, stop, engine.threads, count))
+        """Measure a little until `stop`, if the weights are in memory. For whoever has the engine's turn."""
+        if self._engine is not None and self._costs is not None:
+            self._costs.measure_idly(self._engine, stop)
 
     def keep_costs(self) -> None:
         """Write down what was learned of them."""
         if self._engine is not None and self._costs is not None:
-            for costs in (self._costs, *self._fewer.values()):
-                keep_costs(self._engine, costs, self.order.home)
-
-
-def _costs_with(
-    engine: Engine,
-    costs: Costs,
-    fewer: dict[int, Costs],
-    home: Path | None,
-    threads: int,
-    *,
-    redo: bool = False,
-) -> Costs:
-    """Of passes with so many threads. costs: with the most; fewer: those known by now, which others are added to."""
-    if engine.threads is None or threads == engine.threads.most:
-        return costs
-    if threads not in fewer:
-        fewer[threads] = costs_of_fewer(engine, costs, threads, home, redo=redo)
-    return fewer[threads]
-
-
-def _tables(
-    engine: weakref.ref[Engine], costs: Costs, fewer: dict[int, Costs], home: Path | None, threads: int
-) -> tuple[CostTable, CostTable | None]:
-    """What passes with so many threads cost."""
-    loaded = engine()
-    assert loaded is not None, "a pass without an engine"
-    found = _costs_with(loaded, costs, fewer, home, threads)
-    return found.target, found.draft
-
-
-def _or_other_threads(ended: Callable[[], bool], control: ThreadControl | None, count: int) -> bool:
-    """Whether it is ended, or passes have another number of threads by now."""
-    return ended() or (control is not None and control.decide() != count)
+            self._costs.keep(self._engine)
 
 
 def _identity(engine: Engine) -> int:
