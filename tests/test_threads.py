@@ -16,12 +16,14 @@ import pytest
 
 from localspec import LLM
 from localspec.compute.context_options import ContextOptions
+from localspec.decoding.calibrate import Calibration
 from localspec.decoding.classes import threads_alike
 from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Span
 from localspec.engine import strict
 from localspec.engine.idle_costs import IdleCalibration
 from localspec.engine.libraries import libraries
+from localspec.engine.measured_costs import Role
 from localspec.engine.options import EngineOptions
 from localspec.gguf.metadata import read_metadata
 from localspec.store.measurements import Measurements
@@ -234,6 +236,19 @@ def test_calibrating_beside_others_measures_the_threads_there_is_room_for(
         costs = llm.calibrate()
         assert costs.threads == 1 and costs.certain and not llm._keeper._costs.most.certain
     assert {threads for _, threads in kept(tmp_path)} == {1}
+
+
+@pytest.mark.parametrize(("steady", "complete"), [(False, True), (False, False), (True, True)])
+def test_beside_others_only_a_whole_and_steady_measuring_counts(steady, complete):
+    """Else a calm token beside slow wide passes made drafting look hopeless, for good: nothing tried it again."""
+    found = Calibration(CostTable({1: 1.0, 2: 2.2}, certainty={1: 1.0, 2: 0.2}), steady, complete=complete)
+    tables = {}
+    for beside_others in (False, True):
+        tables[beside_others] = CostTable({1: 2.0, 2: 2.6}, certainty={1: 0.5, 2: 0.5})
+        Role(None, True, 1, None, tables[beside_others], beside_others).take_over(found)
+    assert tables[False].time(1) == 1.0
+    assert tables[True].time(1) == (1.0 if steady else 2.0)
+    assert steady or tables[True].time(2) == 2.6
 
 
 def test_idle_moments_beside_others_are_used_for_fewer_threads(files, tmp_path, others, monkeypatch):

@@ -77,7 +77,7 @@ class IdleCalibration:
         if calibrator.has_begun:
             found = calibrator.result()
             log.info("measured passes of %s, spread %.2f", context.weights.path.name, found.spread)
-            role.table.improve(found.table, slopes=found.slopes, complete=found.complete)
+            role.take_over(found)
 
 
 def _cut(role: Role, length: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.compute.library import Context, Library
-from localspec.decoding.calibrate import calibrate
+from localspec.decoding.calibrate import Calibration, calibrate
 from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Session
 from localspec.engine.assumed_costs import assumed_costs, with_fewer_threads
@@ -52,20 +52,32 @@ class Costs:
 
 @dataclass(frozen=True)
 class Role:
-    """A model with the costs of its passes. min_width: narrower ones are padded; session: whose cells it holds."""
+    """A model with the costs of its passes. min_width: narrower ones are padded; session: whose cells it holds.
+
+    beside_others: passes have fewer threads, because others use the machine.
+    """
 
     context: Context
     verifies: bool
     min_width: int
     session: Session | None
     table: CostTable
+    beside_others: bool = False
+
+    def take_over(self, measured: Calibration) -> None:
+        """What was measured just now. Beside others only where it is whole and steady: those who come and go else slow
+        some widths and not others, and how these compare is known better from passes with more threads.
+        """
+        if measured.steady or not self.beside_others:
+            self.table.improve(measured.table, slopes=measured.slopes, complete=measured.complete)
 
 
 def roles(engine: Engine, costs: Costs) -> list[Role]:
     """The target, and the draft where there is one."""
-    found = [Role(engine.target, True, engine.session.min_width, engine.session, costs.target)]
+    beside = costs.threads is not None
+    found = [Role(engine.target, True, engine.session.min_width, engine.session, costs.target, beside)]
     if engine.draft is not None and costs.draft is not None:
-        found.append(Role(engine.draft, False, 1, engine.sessions.get("draft"), costs.draft))
+        found.append(Role(engine.draft, False, 1, engine.sessions.get("draft"), costs.draft, beside))
     return found
 
 
@@ -130,7 +142,7 @@ def measure_costs(
         notify(f"Measuring what a pass of {name} costs here, once (some seconds).")
         log.info("measuring what passes of %s cost", name)
         measured = calibrate(role.context, verifies=role.verifies, min_width=role.min_width, skip=skip)
-        role.table.improve(measured.table, slopes=measured.slopes, complete=measured.complete)
+        role.take_over(measured)
         keep_costs(engine, costs, home)
         if not measured.steady and not skip():
             notify(
