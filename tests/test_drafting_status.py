@@ -96,13 +96,17 @@ def test_what_is_to_be_done_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         {"stats": Stats(tokens=60, decode_seconds=10.0, plain_seconds=14.0)},
         {"stats": Stats(tokens=60, decode_seconds=10.0)},
         {"stats": Stats(tokens=9, decode_seconds=10.0, plain_seconds=10.0)},
+        {
+            "target": CHEAP,  # it can pay, and the text was easy
+            "stats": Stats(tokens=60, decode_seconds=10.0, plain_seconds=10.0, drafted=20, accepted=18),
+        },
         {"reason": "the target is a recurrent model (mamba), whose state cannot be rolled back"},
     ],
 )
 def test_where_it_pays_or_nothing_can_be_told_there_is_none(
     monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]
 ) -> None:
-    assert hint(COSTLY, **case, monkeypatch=monkeypatch) == ""
+    assert hint(**{"target": COSTLY, **case}, monkeypatch=monkeypatch) == ""
 
 
 def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +119,8 @@ def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: py
         assert answer.stats.tokens == 40
         assert answer.stats.plain_seconds and answer.stats.speedup_estimate
         slow = answer.stats.speedup_estimate < drafting_status.PAYS
-        assert bool(answer.hint) == slow
+        easy = (answer.stats.acceptance_rate or 0.0) >= drafting_status.EASY
+        assert bool(answer.hint) == (slow and not easy)
         for draft_tokens in ("off", 3):
             other = llm.generate("ab", temperature=0, max_tokens=40, draft_tokens=draft_tokens)
             assert (other.stats.plain_seconds, other.hint) == (None, "")

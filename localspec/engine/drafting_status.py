@@ -9,6 +9,8 @@ from localspec.engine.libraries import libraries
 
 PAYS = 1.1
 """An estimated speedup from which on there is nothing to say."""
+EASY = 0.75
+"""Share of drafted tokens accepted from which on the text cannot be blamed."""
 BUSY = 1.5
 """Passes that take this many times what they took on the calm machine."""
 
@@ -61,6 +63,8 @@ def drafting_hint(
         return f"The machine is busy: passes take {slowed:.1f} times as long as on the calm machine."
     if reason := standing_hint(engine, controller):
         return reason
+    if (stats.acceptance_rate or 0.0) >= EASY:
+        return ""
     cooler = ", and a lower temperature is too" if temperature > 0 else ""
     return f"This text was hard to guess: code, edits and summaries are easier{cooler}."
 
