@@ -19,7 +19,7 @@ from localspec.gguf.architectures import (
     ONE_KV_EACH,
     WHOLE_ROPE,
 )
-from localspec.gguf.figures import MAX_HEADS, MAX_LAYERS, MAX_SIZE, MAX_WINDOW, Figures, short
+from localspec.gguf.key_numbers import MAX_HEADS, MAX_LAYERS, MAX_SIZE, MAX_WINDOW, Figures, short
 from localspec.gguf.reader import Numbers, Scalar
 from localspec.gguf.tensors import GGUFFault
 
