@@ -28,7 +28,7 @@ from localspec.engine.draft_copy import _useful_formats
 from localspec.engine.libraries import library_for, named
 from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import EngineOptions
-from localspec.engine.trust import Comparison, known_comparison
+from localspec.engine.trust import Comparison, Subject, known_comparison
 from localspec.errors import (
     BackendError,
     InvalidRequest,
@@ -87,13 +87,13 @@ def finding(monkeypatch: pytest.MonkeyPatch) -> Compare:
     """Let comparisons of a target find this, and of a draft nothing wrong; returns the names of the targets."""
 
     def finding(found: Comparison, of_draft: Comparison | None = None) -> list[str]:
-        def compare(model: Metadata, options: EngineOptions, library: Library, home: Path, _notify: object):
-            is_draft = "draft" in model.path.name
-            if not is_draft:
-                compared.append(model.path.name)
-            result = (of_draft or Comparison(rows=24)) if is_draft else found
-            trust._kept(home).keep(trust._facts(model, options, library), trust.asdict(result))
-            return result
+        def compare(subjects: Sequence[Subject], library: Library, home: Path, _notify: object):
+            for subject in subjects:
+                assert subject.alone == ("draft" in subject.model.path.name)
+                if not subject.alone:
+                    compared.append(subject.model.path.name)
+                trust._keep(subject, (of_draft or Comparison()) if subject.alone else found, library, home)
+            return (of_draft or Comparison()) if subjects[0].alone else found
 
         compared: list[str] = []
         monkeypatch.setattr(choice, "compare", compare)
@@ -585,7 +585,7 @@ def test_libraries_that_compute_the_same_agree(
     files: Files, both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path
 ) -> None:
     target, options, told = read_metadata(files[0]), EngineOptions(n_ctx=256), []
-    found = trust.compare(target, options, both[1], tmp_path, told.append)
+    found = trust.compare([Subject(target, options)], both[1], tmp_path, told.append)
     assert found.trusted and (found.divergence, found.differing, found.rows) == (0.0, 0, 24)
     assert {key: set(times) for key, times in found.seconds.items()} == {"fake": {1, 4}, "ik": {1, 4}}
     assert known_comparison(target, options, both[1], tmp_path) == found
@@ -602,9 +602,67 @@ def test_one_that_computes_something_else_is_found_out(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, other = use(monkeypatch, FakeLibrary("fake 1"), FakeLibrary("fake 2", key="ik", kernels=(1,)))
-    found = trust.compare(read_metadata(files[0]), EngineOptions(), other, tmp_path, lambda _: None)
+    found = trust.compare(
+        [Subject(read_metadata(files[0]), EngineOptions())], other, tmp_path, lambda _: None
+    )
     assert not found.trusted and found.divergence > 0.02 and found.differing > 1
     assert computing(files, tmp_path) == "fake"
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("fault", ["", "It has too many heads."])
+def test_the_draft_is_read_in_the_same_child_by_the_library_alone(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:  # fmt: skip
+    """What it makes of the target stays known where the draft fails, and neither is read again."""
+    opened: list[tuple[str, str]] = []
+
+    def note(library: FakeLibrary) -> None:
+        open_weights = library.open_weights
+
+        def noted(metadata: Metadata, **options: Any) -> FakeWeights:
+            opened.append((library.key, metadata.path.stem))
+            if fault and (library.key, metadata.path.stem) == ("ik", "draft"):
+                raise ModelLoadError(fault)
+            return open_weights(metadata, **options)
+
+        monkeypatch.setattr(library, "open_weights", noted)
+
+    for library in both:
+        note(library)
+    monkeypatch.setattr(choice, "busy_share", lambda: 1.0)
+    target, draft, options = *map(read_metadata, files), EngineOptions()
+    told: list[str] = []
+    made = choice.choose(target, draft, options, tmp_path, told.append)
+    assert opened == [("fake", "target"), ("ik", "target"), ("ik", "draft")] and len(told) == 1
+    assert len(made.warnings) == bool(fault) and fault.rstrip(".") in made.reason
+    found = known_comparison(target, options, both[1], tmp_path)
+    of_draft = known_comparison(draft, options, both[1], tmp_path)
+    assert found is not None and found.trusted
+    assert of_draft is not None and of_draft.fault == fault and (not of_draft.seconds) == bool(fault)
+    again = choice.choose(target, draft, options, tmp_path, told.append)
+    assert len(opened) == 3 and again.warnings == ()
+
+
+def test_a_draft_that_computes_no_numbers_is_left_aside() -> None:
+    rows = np.zeros((24, 8), dtype=np.float32)
+    assert comparing.usable(Reading("ik", rows, {1: [1.0]})).fault == ""
+    rows[3, 2] = np.nan
+    assert "no numbers" in comparing.usable(Reading("ik", rows, {1: [1.0]})).fault
+
+
+def test_a_draft_that_one_library_timed_costs_the_other_the_same_share(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    finding(agreeing(), Comparison(seconds={"ik": {1: 0.25 * IK[1], 4: 0.04}}))
+    load(files, tmp_path).close()
+    rivals = Contest(both[0], both[1], *map(read_metadata, files), EngineOptions(), tmp_path)
+    controllers = rivals.controllers(agreeing())
+    assert controllers is not None
+    for key, times in (("fake", LLAMA), ("ik", IK)):
+        assert controllers[key].draft is not None
+        assert controllers[key].draft.time(1) == pytest.approx(0.25 * times[1])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -730,7 +788,7 @@ def test_only_what_speaks_of_the_library_is_kept(
 
     monkeypatch.setattr(both[by], "open_weights", failing)
     target, options = read_metadata(files[0]), EngineOptions()
-    found = trust.compare(target, options, both[1], tmp_path, lambda _: None)
+    found = trust.compare([Subject(target, options)], both[1], tmp_path, lambda _: None)
     assert not found.trusted and found.fault == error.message
     assert (known_comparison(target, options, both[1], tmp_path) is not None) == kept
 
@@ -761,7 +819,10 @@ def test_the_real_child_reads_the_text_with_the_real_library(
     from localspec.llama.library import LlamaCpp
 
     found = trust.compare(
-        read_metadata(files[0]), EngineOptions(n_ctx=64, threads=1), LlamaCpp(), tmp_path, lambda _: None
+        [Subject(read_metadata(files[0]), EngineOptions(n_ctx=64, threads=1))],
+        LlamaCpp(),
+        tmp_path,
+        lambda _: None,
     )
     assert found.trusted and found.divergence == 0.0 and found.rows == 24
     assert set(found.seconds) == {"llama"} and set(found.seconds["llama"]) == {1, 4}

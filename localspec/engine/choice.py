@@ -23,7 +23,7 @@ from localspec.engine.libraries import (
 )
 from localspec.engine.options import EngineOptions, Notify
 from localspec.engine.together import why_not_together
-from localspec.engine.trust import Comparison, compare, forget
+from localspec.engine.trust import Comparison, Subject, compare, forget
 from localspec.errors import (
     BackendError,
     DecodeError,
@@ -87,8 +87,13 @@ def choose(
     def compare_now(library: Library, model: Metadata) -> Comparison:
         if draft is not None and not why_no_draft(target):
             check_pair(target, draft)
-        strict = options.strict and model is target
-        return compare(model, replace(options, strict=strict), library, home, notify)
+        drafts = (
+            []
+            if draft is None or options.no_draft
+            else [Subject(draft, replace(options, strict=False), True)]
+        )
+        subjects = [Subject(target, options), *drafts] if model is target else drafts
+        return compare(subjects, library, home, notify)
 
     return _chosen(target, draft, options, home, compare_now)
 
@@ -153,9 +158,10 @@ def _chosen(
         verdict = "left aside for" if found.fault else "not trusted with"
         why = f"{other.name} is {verdict} {target.path.name}: {found.figures}"
         return Choice(first, why, (f"{why}; {first.name} computes.",) if is_new else ())
-    fault, is_new = _fault_of_draft(contest, compare)
+    fault, tried_now = _fault_of_draft(contest, compare)
     if fault:
-        return Choice(first, fault, (f"{fault}; {first.name} computes.",) if is_new else ())
+        said = (f"{fault}; {first.name} computes.",) if is_new or tried_now else ()
+        return Choice(first, fault, said)
     controllers = contest.controllers(found)
     if controllers is None:
         return Choice(first, f"{other.name} was not timed here")

@@ -43,25 +43,31 @@ TEXT = (
 
 
 def main(order: str) -> None:
-    """The child: let both read the text, and write down how far it came and what was found."""
+    """The child: let both read the text, file by file, and write down how far it came and what was found."""
     given = json.loads(order)
     notes = Path(given["notes"])
+    found: list[dict[str, object]] = []
 
     def note(**facts: object) -> None:
         unfinished = notes.with_suffix(".part")
-        unfinished.write_text(json.dumps(facts), encoding="utf-8")
+        unfinished.write_text(json.dumps({"found": found, **facts}), encoding="utf-8")
         unfinished.replace(notes)
 
     at = reference().key
     try:
-        metadata = read_metadata(Path(given["target"]))
-        options = EngineOptions(**given["options"])
-        readings = []
-        for library in (reference(), named(given["library"])):
-            at = library.key
-            note(by=at)
-            readings.append(_read(library, metadata, options))
-        note(found=asdict(compared(*readings)))
+        for file in given["files"]:
+            metadata = read_metadata(Path(file["path"]))
+            options = EngineOptions(**file["options"])
+            ids = text_ids(metadata, CELLS + sum(width * count for width, count in WIDTHS.items()))
+            readings = []
+            for library in (
+                (named(given["library"]),) if file["alone"] else (reference(), named(given["library"]))
+            ):
+                at = library.key
+                note(by=at)
+                readings.append(_read(library, metadata, options, ids))
+            found.append(asdict(compared(*readings) if len(readings) > 1 else usable(*readings)))
+            note()
     except LocalspecError as error:
         note(by=at, fault=error.message, passing=isinstance(error, MemoryShort))
 
@@ -87,12 +93,20 @@ def compared(ours: Reading, other: Reading) -> Comparison:
         differing=_differing(ours.rows, other.rows),
         rows=len(divergence),
         seconds=seconds,
-        steady=all(
-            statistics.median(times) <= UNSTEADY * min(times)
-            for reading in (ours, other)
-            for times in reading.times.values()
-        ),
+        steady=_steady(ours) and _steady(other),
     )
+
+
+def usable(reading: Reading) -> Comparison:
+    """What is to be known of a file whose rows another one checks."""
+    seconds, steady = {reading.key: _least(reading.times)}, _steady(reading)
+    if not np.isfinite(reading.rows).all():
+        return Comparison(fault="it computes logits that are no numbers.", seconds=seconds)
+    return Comparison(seconds=seconds, steady=steady)
+
+
+def _steady(reading: Reading) -> bool:
+    return all(statistics.median(times) <= UNSTEADY * min(times) for times in reading.times.values())
 
 
 def _differing(rows: NDArray[np.float32], others: NDArray[np.float32]) -> int:
@@ -105,13 +119,11 @@ def _least(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
     return {width: min(samples) for width, samples in sorted(times.items())}
 
 
-def _read(library: Library, metadata: Metadata, options: EngineOptions) -> Reading:
+def _read(library: Library, metadata: Metadata, options: EngineOptions, ids: Sequence[int]) -> Reading:
     """Load the file, read the text, free it. Raises what a load and a pass raise."""
     form = options.strict_for(metadata, library) if options.strict else options
-    num_rows = sum(width * count for width, count in WIDTHS.items())
-    size = CELLS + num_rows
     context_options = ContextOptions(
-        n_ctx=2 * size,
+        n_ctx=2 * len(ids),
         n_outputs=max(WIDTHS),
         threads=form.threads,
         cache_type_k=form.cache_type_k,
@@ -124,7 +136,7 @@ def _read(library: Library, metadata: Metadata, options: EngineOptions) -> Readi
         opened.callback(weights.close)
         context = weights.open_context(context_options)
         opened.callback(context.close)
-        return _rows(library.key, context, text_ids(metadata, size))
+        return _rows(library.key, context, ids)
 
 
 def text_ids(metadata: Metadata, size: int) -> list[int]:

@@ -95,15 +95,19 @@ class Contest:
         return min(plain.values()) / plain[library.key]
 
     def _timed(self, found: Comparison, library: Library) -> Costs | None:
-        """A pass of the draft costs what its size says, where it was not timed."""
+        """The draft was timed with one of them alone: its share of a target's token is taken to be alike with both.
+        Where it was not timed at all, the sizes of the files say it.
+        """
         table = found.costs(library)
         if table is None or self.draft is None:
             return None if table is None else Costs(table, None)
-        known = self.known_of_draft
-        if known is not None and (timed := known.costs(library)) is not None:
-            return Costs(table, timed)
         share = self.draft.size_bytes / self.target.size_bytes
-        return Costs(table, CostTable({1: table.time(1) * share}))
+        known = self.known_of_draft
+        for other in (self.first, self.other):
+            of_target, of_draft = found.costs(other), known and known.costs(other)
+            if of_target and of_draft:
+                share = of_draft.time(1) / of_target.time(1)
+        return Costs(table, CostTable({1: share * table.time(1)}))
 
     def expected(self, controllers: Mapping[str, AdaptiveController]) -> dict[str, float]:
         """Seconds per token by key, drafting included."""

@@ -1,14 +1,15 @@
 """Whether a library computes a file as the reference does, and how fast: found out once, and kept.
 
 Both read a short text in a child process, one after the other: a file on which a library ends its process ends the
-child alone, and only one of them holds weights at a time. Their passes are timed on the way.
+child alone, and only one of them holds weights at a time. Their passes are timed on the way. A draft is read by the
+library alone.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -111,43 +112,64 @@ def known_comparison(
     return None
 
 
-def compare(
-    target: Metadata, options: EngineOptions, library: Library, home: Path | None, notify: Notify
-) -> Comparison:
-    """Compare them now (seconds, and the time of two loads), and keep what comes of it.
+@dataclass(frozen=True)
+class Subject:
+    """A file that is read in the child. alone: by the library only, as a draft is: the target checks what it says."""
+
+    model: Metadata
+    options: EngineOptions
+    alone: bool = False
+
+
+def compare(subjects: Sequence[Subject], library: Library, home: Path | None, notify: Notify) -> Comparison:
+    """Compare them now (seconds, and the time of two loads), one after the other in one child process, and keep what
+    comes of it; returns what was found of the first.
 
     What says nothing of the library is not kept: memory that is short, and what the reference fails on too. Raises
     `LoadCancelled` where this load is cancelled.
     """
+    first = subjects[0]
     stage(Stage.MEASURE, f"comparing {library.name}", 0.0, 0.0)
-    notify(f"Comparing {library.name} with {reference().name} on {target.path.name}, once (some seconds).")
+    beside = "" if first.alone else f" with {reference().name}"
+    verb = "Trying" if first.alone else "Comparing"
+    notify(f"{verb} {library.name}{beside} on {first.model.path.name}, once (some seconds).")
     try:
-        ended, said = _tried(target, options, library)
+        ended, said = _tried(subjects, library)
     except OSError as error:  # no room for a few bytes, or no further process
         return Comparison(fault=f"they could not be compared ({error}).")
+    found: list[Comparison] = []
     with suppress(KeyError, TypeError, ValueError, AttributeError):
-        before = known_comparison(target, options, library, home)
-        found = replace(Comparison.from_dict(said["found"]), tries=1 + (before.tries if before else 0))
-        _kept(home).keep(_facts(target, options, library), asdict(found))
-        return found
-    last = ended.said.splitlines()[-1:] if ended.code else []
-    how = f"{ended.how}{f': {last[0][-200:]}' if last else ''}"
-    failed = Comparison(fault=said.get("fault") or f"a first try in a process of its own {how}.")
-    if said.get("by") == library.key and not said.get("passing"):
-        _kept(home).keep(_facts(target, options, library), asdict(failed))
-    return failed
+        for subject, facts in zip(subjects, said.get("found", ()), strict=False):
+            before = known_comparison(subject.model, subject.options, library, home)
+            found.append(replace(Comparison.from_dict(facts), tries=1 + (before.tries if before else 0)))
+            _keep(subject, found[-1], library, home)
+    if len(found) < len(subjects):
+        last = ended.said.splitlines()[-1:] if ended.code else []
+        how = f"{ended.how}{f': {last[0][-200:]}' if last else ''}"
+        failed = Comparison(fault=said.get("fault") or f"a first try in a process of its own {how}.")
+        if said.get("by") == library.key and not said.get("passing"):
+            _keep(subjects[len(found)], failed, library, home)
+        found.append(failed)
+    return found[0]
 
 
-def _tried(target: Metadata, options: EngineOptions, library: Library) -> tuple[Ended, dict[str, Any]]:
+def _keep(subject: Subject, found: Comparison, library: Library, home: Path | None) -> None:
+    _kept(home).keep(_facts(subject.model, subject.options, library), asdict(found))
+
+
+def _tried(subjects: Sequence[Subject], library: Library) -> tuple[Ended, dict[str, Any]]:
     """How the child ended, and what it wrote down."""
     with tempfile.TemporaryDirectory(prefix="localspec-compare-") as folder:
         notes = Path(folder) / "notes.json"
-        order = {
-            "notes": str(notes),
-            "target": str(target.path.absolute()),
-            "options": asdict(options),
-            "library": library.key,
-        }
+        files = [
+            {
+                "path": str(subject.model.path.absolute()),
+                "options": asdict(subject.options),
+                "alone": subject.alone,
+            }
+            for subject in subjects
+        ]
+        order = {"notes": str(notes), "files": files, "library": library.key}
         ended = run_in_child(_ENTRY, json.dumps(order), SECONDS, Path(folder), check_cancelled)
         said: dict[str, Any] = {}
         with suppress(OSError, ValueError):
