@@ -77,6 +77,25 @@ def test_the_last_line_of_standard_output_is_the_result(models: list[str], promp
     assert f"{result['scenarios']['code']['speedup']:.2f}x ({low:.2f}-{high:.2f})" in done.stderr
 
 
+@pytest.mark.parametrize(("after", "finished"), [(2, ["code"]), (1, [])])
+def test_ctrl_c_keeps_the_kinds_that_were_finished(
+    models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch, after: int, finished: list[str]
+) -> None:
+    whole, begun = _Scenario.run, []
+
+    def interrupted(scenario: _Scenario, *arguments: Any) -> None:
+        begun.append(scenario)
+        if len(begun) == after:
+            raise KeyboardInterrupt
+        whole(scenario, *arguments)
+
+    monkeypatch.setattr(_Scenario, "run", interrupted)
+    done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1")
+    assert done.exit_code == 130
+    shown = [list(json.loads(line)["scenarios"]) for line in done.stdout.splitlines()]
+    assert shown == [finished] * bool(finished)
+
+
 def test_bench_ends_at_the_time_given_or_where_it_is_precise(
     models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

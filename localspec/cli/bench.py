@@ -107,7 +107,8 @@ def bench(
     Prints a table and the progress on standard error, and the result as one line of JSON on standard output.
     Built-in scenarios: code, edit, technical, creative, math, summary, chat, rag. A line of a prompts file is
     {"scenario", "user", "system"} or {"question_id", "category", "turns"}. What else runs on
-    the machine disturbs both sides alike, and makes the intervals wider.
+    the machine disturbs both sides alike, and makes the intervals wider. After Ctrl-C the kinds that were finished
+    are shown.
     """
     options.check()
     lengths = _lengths(str(options.draft_tokens))
@@ -116,7 +117,7 @@ def bench(
 
     chosen = choose(builtin_prompts() if prompts is None else read_prompts(prompts), scenarios, limit)
     with opening.engine(options, opening.Consent(yes=yes, offline=offline, quiet=quiet)) as llm:
-        from localspec.measure.bench import Bench, BenchOptions
+        from localspec.measure.bench import Bench, BenchOptions, Measured
         from localspec.measure.lanes import trusted_libraries
         from localspec.measure.report import report
 
@@ -132,11 +133,20 @@ def bench(
                 notify=tell,
                 progress=progress,
             )
-            measured = dict(bench.run(chosen))
+            measured: dict[str, Measured] = {}
+            interrupted = False
+            try:
+                measured.update(bench.run(chosen))
+            except KeyboardInterrupt:
+                if not measured:
+                    raise
+                interrupted = True
         result = report(opening.pair_title(options, llm), llm, measured)
     if not quiet:
         _show(result)
     click.echo(json.dumps(result))
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _lengths(text: str) -> tuple[int, ...]:
