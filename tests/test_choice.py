@@ -20,7 +20,7 @@ from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.sampling import kl_divergence
-from localspec.engine import choice, comparing, contest, trust
+from localspec.engine import choice, comparing, contest, measured_costs, trust
 from localspec.engine.choice import known_choice
 from localspec.engine.comparing import Reading
 from localspec.engine.contest import ACCEPTANCE, MARGIN, Contest
@@ -74,10 +74,11 @@ def both(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeLibrary, FakeLibrary]:
 
 def use(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> tuple[FakeLibrary, ...]:
     monkeypatch.setattr("localspec.engine.libraries.libraries", lambda: libraries)
-    monkeypatch.setattr(choice, "libraries", lambda: libraries)
+    for module in (choice, measured_costs):
+        monkeypatch.setattr(module, "libraries", lambda: libraries)
     monkeypatch.setattr(contest, "LEAST_BYTES", 0)
     monkeypatch.setattr(choice, "why_not_together", lambda *_: "")
-    for module in (trust, comparing):
+    for module in (trust, comparing, measured_costs):
         monkeypatch.setattr(module, "reference", lambda: libraries[0])
     return libraries
 
@@ -587,7 +588,7 @@ def test_libraries_that_compute_the_same_agree(
     target, options, told = read_metadata(files[0]), EngineOptions(n_ctx=256), []
     found = trust.compare([Subject(target, options)], both[1], tmp_path, told.append)
     assert found.trusted and (found.divergence, found.differing, found.rows) == (0.0, 0, 24)
-    assert {key: set(times) for key, times in found.seconds.items()} == {"fake": {1, 4}, "ik": {1, 4}}
+    assert {key: set(times) for key, times in found.seconds.items()} == {"fake": {1, 2, 4}, "ik": {1, 2, 4}}
     assert known_comparison(target, options, both[1], tmp_path) == found
     assert both[0].all_closed and both[1].all_closed and len(told) == 1
     assert known_comparison(target, EngineOptions(threads=1), both[1], tmp_path) == found
@@ -663,6 +664,26 @@ def test_a_draft_that_one_library_timed_costs_the_other_the_same_share(
     for key, times in (("fake", LLAMA), ("ik", IK)):
         assert controllers[key].draft is not None
         assert controllers[key].draft.time(1) == pytest.approx(0.25 * times[1])
+
+
+def test_the_first_answer_goes_by_the_passes_that_were_timed(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    """Where no answer waits for measuring, nothing else would ever say that wide passes are cheap here."""
+    finding(agreeing(seconds={"fake": LLAMA, "ik": {1: 0.054, 2: 0.06, 4: 0.08}}),
+            Comparison(seconds={"ik": {1: 0.015, 2: 0.02, 4: 0.03}}))  # fmt: skip
+    with load(files, tmp_path, draft_tokens="auto") as llm:
+        assert llm.engine.library is both[1]
+        costs = llm._keeper.adaptive
+        assert costs is not None and costs.draft is not None
+        assert [costs.target.time(width) for width in (1, 2, 3, 4)] == pytest.approx(
+            [0.054, 0.06, 0.07, 0.08]
+        )
+        assert costs.draft.time(1) == pytest.approx(0.015) and costs.target.time(8) > 0.08
+        assert not costs.measured, "wider passes are assumed"
+    with load(files, tmp_path, draft_tokens="auto", threads=1) as llm:
+        assert llm._keeper.adaptive is not None
+        assert llm._keeper.adaptive.target.time(4) != pytest.approx(0.08), "with other threads"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -825,7 +846,7 @@ def test_the_real_child_reads_the_text_with_the_real_library(
         lambda _: None,
     )
     assert found.trusted and found.divergence == 0.0 and found.rows == 24
-    assert set(found.seconds) == {"llama"} and set(found.seconds["llama"]) == {1, 4}
+    assert set(found.seconds) == {"llama"} and set(found.seconds["llama"]) == {1, 2, 4}
 
 
 def test_divergence_is_that_of_the_distributions() -> None:

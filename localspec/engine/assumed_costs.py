@@ -14,6 +14,8 @@ GROWTH = 1.5e-4
 """Share of a one-token pass that a cell of context adds: 8 to 25 % for a thousand cells were measured."""
 TAKEN_OVER = 0.2
 """Certainty, at most, of costs that are taken over from another number of threads: two passes outweigh it."""
+TIMED = 0.3
+"""Certainty of costs of which a few passes were timed in another process."""
 
 WIDE = {1: 1.0, 2: 1.25, 3: 1.45, 4: 1.6, 6: 1.75, 8: 2.0, 12: 2.35, 16: 2.6, 32: 4.1}
 """Passes by width against one token's, where reading the weights is what costs: measured with BF16."""
@@ -36,6 +38,19 @@ def assumed_costs(context: Context, *, min_width: int = 1) -> CostTable:
     seconds = {width: step * max(share, padded) for width, share in curve.items()}
     growth = GROWTH * step
     return CostTable(seconds, growth, growth, certainty=dict.fromkeys(seconds, 0.0))
+
+
+def going_on_from(timed: CostTable, assumed: CostTable) -> CostTable:
+    """Costs where a few passes were timed, of one token and up to some width: wider ones, and what cells add, are
+    assumed to go on from there as the assumed ones do.
+    """
+    widest = max(timed.seconds)
+    pace, wide_pace = timed.time(1) / assumed.time(1), timed.time(widest) / assumed.time(widest)
+    wider = {width: wide_pace * assumed.time(width) for width in assumed.seconds if width > widest}
+    certainty = {**dict.fromkeys(timed.seconds, TIMED), **dict.fromkeys(wider, 0.0)}
+    return CostTable(
+        {**timed.seconds, **wider}, pace * assumed.slope, pace * assumed.row_slope, certainty=certainty
+    )
 
 
 def with_fewer_threads(table: CostTable, times: float) -> CostTable:

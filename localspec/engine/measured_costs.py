@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from localspec.compute.library import Context, Library
 from localspec.decoding.calibrate import Calibration, calibrate
 from localspec.decoding.costs import CostTable
 from localspec.decoding.session import Session
-from localspec.engine.assumed_costs import assumed_costs, with_fewer_threads
+from localspec.engine.assumed_costs import assumed_costs, going_on_from, with_fewer_threads
 from localspec.engine.engine import Engine
-from localspec.engine.libraries import library_for
+from localspec.engine.libraries import installed, libraries, library_for, reference
 from localspec.engine.options import EngineOptions, Notify
+from localspec.engine.trust import known_comparison
 from localspec.gguf.metadata import Metadata
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.cores import physical_cores
@@ -82,14 +83,36 @@ def roles(engine: Engine, costs: Costs) -> list[Role]:
 
 
 def known_costs(engine: Engine, home: Path | None = None, *, redo: bool = False) -> Costs:
-    """Costs from disk, and assumed where there are none. Measures nothing. redo: nothing from disk."""
+    """Costs from disk; where there are none, those that were timed when libraries were compared, and the rest assumed.
+    Measures nothing. redo: nothing from disk.
+    """
     kept = _kept(home)
 
     def known(context: Context, verifies: bool) -> CostTable:
-        table = None if redo else _table(kept.find(_facts(context, engine, verifies)))
-        return table or assumed_costs(context, min_width=engine.session.min_width if verifies else 1)
+        min_width = engine.session.min_width if verifies else 1
+        assumed = assumed_costs(context, min_width=min_width)
+        if redo:
+            return assumed
+        if table := _table(kept.find(_facts(context, engine, verifies))):
+            return table
+        timed = None if min_width > 1 else _timed(context, engine, verifies, home)
+        return assumed if timed is None else going_on_from(timed, assumed)
 
     return Costs(known(engine.target, True), known(engine.draft, False) if engine.draft else None)
+
+
+def _timed(context: Context, engine: Engine, verifies: bool, home: Path | None) -> CostTable | None:
+    """What the comparison of libraries says, which has as many threads as there are."""
+    if context.weights.gpu_layers or _most_threads(engine, context) != physical_cores():
+        return None
+    options = engine.options if verifies else replace(engine.asked, strict=False)
+    for library in libraries():
+        if library is reference() or not installed(library):
+            continue
+        found = known_comparison(context.weights.metadata, options, library, home)
+        if found is not None and (timed := found.costs(engine.library)) is not None:
+            return timed
+    return None
 
 
 def costs_of_fewer(
