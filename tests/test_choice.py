@@ -20,6 +20,7 @@ from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.costs import CostTable
 from localspec.decoding.sampling import kl_divergence
+from localspec.decoding.session import Session
 from localspec.engine import choice, comparing, contest, measured_costs, trust
 from localspec.engine.choice import known_choice
 from localspec.engine.comparing import Reading
@@ -637,6 +638,7 @@ def test_the_draft_is_read_in_the_same_child_by_the_library_alone(
     told: list[str] = []
     made = choice.choose(target, draft, options, tmp_path, told.append)
     assert opened == [("fake", "target"), ("ik", "target"), ("ik", "draft")] and len(told) == 1
+    assert both[0].all_closed and both[1].all_closed
     assert len(made.warnings) == bool(fault) and fault.rstrip(".") in made.reason
     found = known_comparison(target, options, both[1], tmp_path)
     of_draft = known_comparison(draft, options, both[1], tmp_path)
@@ -644,6 +646,43 @@ def test_the_draft_is_read_in_the_same_child_by_the_library_alone(
     assert of_draft is not None and of_draft.fault == fault and (not of_draft.seconds) == bool(fault)
     again = choice.choose(target, draft, options, tmp_path, told.append)
     assert len(opened) == 3 and again.warnings == ()
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("room", [True, False])
+def test_passes_are_timed_in_turns_where_memory_holds_the_file_twice(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    room: bool,
+) -> None:  # fmt: skip
+    """A machine that is slow for a few seconds must not decide which library is faster."""
+    order: list[str] = []
+
+    def noting(library: FakeLibrary) -> Callable[..., FakeWeights]:
+        open_weights = library.open_weights
+
+        def opened(metadata: Metadata, **options: Any) -> FakeWeights:
+            order.append(f"{library.key} opened")
+            return open_weights(metadata, **options)
+
+        return opened
+
+    for library in both:
+        monkeypatch.setattr(library, "open_weights", noting(library))
+    decode = Session.decode
+
+    def decoded(session: Session, span: Any) -> Any:
+        order.append(f"pass of {len(span.tokens)}")
+        return decode(session, span)
+
+    monkeypatch.setattr(Session, "decode", decoded)
+    monkeypatch.setattr(comparing._Subject, "fits", lambda *_: room)
+    found = trust.compare(
+        [Subject(read_metadata(files[0]), EngineOptions())], both[1], tmp_path, lambda _: None
+    )
+    assert found.trusted and found.rows == 24
+    opened = [index for index, what in enumerate(order) if "opened" in what]
+    assert opened == ([0, 1] if room else [0, 1 + (len(order) - 2) // 2])
+    assert both[0].all_closed and both[1].all_closed
 
 
 def test_a_draft_that_computes_no_numbers_is_left_aside() -> None:

@@ -14,8 +14,8 @@ from localspec.decoding.costs import CostTable
 from localspec.engine import draft_copy as preparation
 from localspec.engine.measured_costs import Costs
 from localspec.errors import ModelLoadError, StoreError
-from localspec.gguf.formats import bytes_in_format, elements_by_type
-from localspec.gguf.metadata import read_metadata
+from localspec.gguf.formats import bytes_in_format, bytes_of_pass, elements_by_type
+from localspec.gguf.metadata import read_headers, read_metadata
 from localspec.llama.library import LlamaCpp
 from localspec.llama.quantize import requantize
 from localspec.store import store as store_module
@@ -422,6 +422,19 @@ def test_a_token_is_timed_in_turns_and_the_context_left_empty(files: tuple[Path,
         assert engine.target.length() == 0
     finally:
         engine.close()
+
+
+def test_a_pass_reads_no_embeddings_where_the_output_has_a_matrix_of_its_own(tmp_path: Path) -> None:
+    sizes = {}
+    for tied in (True, False):
+        path = write_llama(tmp_path / f"{tied}.gguf", leave_out=["output.weight"] if tied else [])
+        tensors = {
+            tensor.name: tensor.num_bytes for header in read_headers(path) for tensor in header.tensors
+        }
+        sizes[tied] = bytes_of_pass(path)
+        assert ("output.weight" in tensors) != tied
+        assert sum(tensors.values()) - sizes[tied] == (0 if tied else tensors["token_embd.weight"])
+    assert sizes[True] == sizes[False] > 0
 
 
 def test_the_copy_is_pure_and_as_large_as_foretold(files: tuple[Path, Path], tmp_path: Path) -> None:

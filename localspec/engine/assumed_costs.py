@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from localspec.compute.library import Context
 from localspec.decoding.costs import CostTable
+from localspec.errors import ModelFileError
+from localspec.gguf.formats import bytes_of_pass
+from localspec.gguf.metadata import Metadata
 
 CPU_BANDWIDTH, GPU_BANDWIDTH = 15e9, 300e9
 """Bytes of weights that a pass of one token reads in a second: measured on two cores, and that of a small GPU. A few
@@ -33,11 +36,18 @@ def assumed_costs(context: Context, *, min_width: int = 1) -> CostTable:
     on_gpu = weights.gpu_layers > 0
     curve = GPU if on_gpu else CURVES.get(weights.metadata.file_type, QUANTIZED)
     bandwidth = GPU_BANDWIDTH if on_gpu else CPU_BANDWIDTH
-    step = OVERHEAD + weights.metadata.size_bytes / bandwidth
+    step = OVERHEAD + _bytes_of_pass(weights.metadata) / bandwidth
     padded = CostTable(curve).time(min_width)
     seconds = {width: step * max(share, padded) for width, share in curve.items()}
     growth = GROWTH * step
     return CostTable(seconds, growth, growth, certainty=dict.fromkeys(seconds, 0.0))
+
+
+def _bytes_of_pass(metadata: Metadata) -> int:
+    try:
+        return bytes_of_pass(metadata.path)
+    except ModelFileError:  # it was there when it was loaded
+        return metadata.size_bytes
 
 
 def going_on_from(timed: CostTable, assumed: CostTable) -> CostTable:

@@ -1,4 +1,4 @@
-"""The child in which two libraries read the same text, one after the other, and their passes are timed."""
+"""The child in which two libraries read the same text, and their passes are timed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localspec.compute.library import Context, Library
 from localspec.decoding.sampling import Logits, kl_divergence
 from localspec.decoding.session import Session
 from localspec.engine.libraries import named, reference
-from localspec.engine.memory import Load, check_memory
+from localspec.engine.memory import Load, check_memory, memory_estimate
 from localspec.engine.options import EngineOptions
 from localspec.engine.trust import Comparison
 from localspec.errors import LocalspecError, MemoryShort
@@ -30,6 +30,10 @@ CELLS = 24
 """Tokens before the rows that are compared; they are read in one wide pass."""
 WIDTHS = {4: 3, 2: 3, 1: 6}
 """Passes behind them by width, 24 rows in all: their kernels differ, and their times say what drafting costs."""
+SIZE = CELLS + sum(width * count for width, count in WIDTHS.items())
+"""Tokens of the text."""
+SETTLE = 0.01
+"""Seconds after which the threads of another library have ended the loops in which they await their next pass."""
 TIE = 0.3
 """Log-probabilities that are no further apart are a tie: the widths of passes alone move them by as much."""
 UNSTEADY = 1.5
@@ -53,24 +57,29 @@ def main(order: str) -> None:
         unfinished.write_text(json.dumps({"found": found, **facts}), encoding="utf-8")
         unfinished.replace(notes)
 
-    at = reference().key
+    at = ""
+
+    def reach(library: Library) -> None:
+        nonlocal at
+        if library.key != at:
+            at = library.key
+            note(by=at)
+
     try:
         for file in given["files"]:
-            metadata = read_metadata(Path(file["path"]))
-            options = EngineOptions(**file["options"])
-            size = CELLS + sum(width * count for width, count in WIDTHS.items())
-            # Rows that are compared with none need no text.
-            some = [index % metadata.n_vocab for index in range(size)]
-            ids = some if file["alone"] else text_ids(metadata, size)
-            readings = []
-            for library in (
-                (named(given["library"]),) if file["alone"] else (reference(), named(given["library"]))
-            ):
-                at = library.key
-                note(by=at)
-                readings.append(_read(library, metadata, options, ids))
-            found.append(asdict(compared(*readings) if len(readings) > 1 else usable(*readings)))
-            note()
+            reach(reference())
+            subject = _Subject(read_metadata(Path(file["path"])), EngineOptions(**file["options"]), reach)
+            library = named(given["library"])
+            if file["alone"]:
+                found.append(asdict(usable(*_read([library], subject, subject.any_ids()))))
+                continue
+            ids = text_ids(subject.metadata, SIZE)
+            both = (reference(), library)
+            # In turns: what slows the machine for a while slows both. One by one where memory cannot hold both.
+            groups = [[*both]] if subject.fits(*both) else [[each] for each in both]
+            readings = [reading for group in groups for reading in _read(group, subject, ids)]
+            found.append(asdict(compared(*readings)))
+        note()
     except LocalspecError as error:
         note(by=at, fault=error.message, passing=isinstance(error, MemoryShort))
 
@@ -122,24 +131,55 @@ def _least(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
     return {width: min(samples) for width, samples in sorted(times.items())}
 
 
-def _read(library: Library, metadata: Metadata, options: EngineOptions, ids: Sequence[int]) -> Reading:
-    """Load the file, read the text, free it. Raises what a load and a pass raise."""
-    form = options.strict_for(metadata, library) if options.strict else options
-    context_options = ContextOptions(
-        n_ctx=2 * len(ids),
-        n_outputs=max(WIDTHS),
-        threads=form.threads,
-        cache_type_k=form.cache_type_k,
-        cache_type_v=form.cache_type_v,
-    )
-    if options.check_memory:
-        check_memory([Load(metadata, context_options)])
+@dataclass(frozen=True)
+class _Subject:
+    """A file to be read. reach: told of each library before it does something with it."""
+
+    metadata: Metadata
+    options: EngineOptions
+    reach: Callable[[Library], None]
+
+    def any_ids(self) -> list[int]:
+        """Rows that are compared with none need no text."""
+        return [index % self.metadata.n_vocab for index in range(SIZE)]
+
+    def form(self, library: Library) -> EngineOptions:
+        """Its options with that library."""
+        return self.options.strict_for(self.metadata, library) if self.options.strict else self.options
+
+    def context(self, library: Library) -> ContextOptions:
+        """Of a context that holds the text."""
+        form = self.form(library)
+        return ContextOptions(
+            n_ctx=2 * SIZE,
+            n_outputs=max(WIDTHS),
+            threads=form.threads,
+            cache_type_k=form.cache_type_k,
+            cache_type_v=form.cache_type_v,
+        )
+
+    def fits(self, *libraries: Library) -> bool:
+        """Whether memory holds the file once for each of them."""
+        return memory_estimate([Load(self.metadata, self.context(library)) for library in libraries]).fits
+
+
+def _read(libraries: Sequence[Library], subject: _Subject, ids: Sequence[int]) -> list[Reading]:
+    """Load the file with each, read the text in turns, free it. Raises what a load and a pass raise."""
     with ExitStack() as opened:
-        weights = library.open_weights(metadata, gpu_layers=0, use_mmap=form.use_mmap, repack=form.repack)
-        opened.callback(weights.close)
-        context = weights.open_context(context_options)
-        opened.callback(context.close)
-        return _rows(library.key, context, ids)
+        contexts: list[tuple[Library, Context]] = []
+        for library in libraries:
+            subject.reach(library)
+            if subject.options.check_memory:
+                check_memory([Load(subject.metadata, subject.context(library))])
+            form = subject.form(library)
+            weights = library.open_weights(
+                subject.metadata, gpu_layers=0, use_mmap=form.use_mmap, repack=form.repack
+            )
+            opened.callback(weights.close)
+            context = weights.open_context(subject.context(library))
+            opened.callback(context.close)
+            contexts.append((library, context))
+        return _rows(contexts, subject.reach, ids)
 
 
 def text_ids(metadata: Metadata, size: int) -> list[int]:
@@ -153,16 +193,29 @@ def text_ids(metadata: Metadata, size: int) -> list[int]:
 
 
 def _rows(
-    key: str, context: Context, ids: Sequence[int], clock: Callable[[], float] = time.perf_counter
-) -> Reading:
-    session = Session(context)
-    session.forward(ids[:CELLS], num_logits=0)
-    rows: list[Logits] = []
-    times: dict[int, list[float]] = {}
-    for width, count in WIDTHS.items():
-        for _ in range(count):
+    contexts: Sequence[tuple[Library, Context]],
+    reach: Callable[[Library], None],
+    ids: Sequence[int],
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Reading]:
+    """What each makes of the text, pass by pass in turns."""
+    sessions = [Session(context) for _, context in contexts]
+    rows: list[list[Logits]] = [[] for _ in contexts]
+    times: list[dict[int, list[float]]] = [{} for _ in contexts]
+    passes = [width for width, count in WIDTHS.items() for _ in range(count)]
+    for width in (0, *passes):
+        for index, session in enumerate(sessions):
+            reach(contexts[index][0])
+            if not width:
+                session.forward(ids[:CELLS], num_logits=0)
+                continue
             place = len(session.tokens)
+            if len(sessions) > 1:
+                time.sleep(SETTLE)
             started = clock()
-            rows += session.forward(ids[place : place + width], num_logits=width)
-            times.setdefault(width, []).append(clock() - started)
-    return Reading(key, np.stack(rows), times)
+            rows[index] += session.forward(ids[place : place + width], num_logits=width)
+            times[index].setdefault(width, []).append(clock() - started)
+    return [
+        Reading(library.key, np.stack(rows[index]), times[index])
+        for index, (library, _) in enumerate(contexts)
+    ]

@@ -90,12 +90,10 @@ def known_costs(engine: Engine, home: Path | None = None, *, redo: bool = False)
 
     def known(context: Context, verifies: bool) -> CostTable:
         min_width = engine.session.min_width if verifies else 1
-        assumed = assumed_costs(context, min_width=min_width)
-        if redo:
-            return assumed
-        if table := _table(kept.find(_facts(context, engine, verifies))):
+        if not redo and (table := _table(kept.find(_facts(context, engine, verifies)))):
             return table
-        timed = None if min_width > 1 else _timed(context, engine, verifies, home)
+        assumed = assumed_costs(context, min_width=min_width)
+        timed = None if redo or min_width > 1 else _timed(context, engine, verifies, home)
         return assumed if timed is None else going_on_from(timed, assumed)
 
     return Costs(known(engine.target, True), known(engine.draft, False) if engine.draft else None)

@@ -1,8 +1,8 @@
 """Whether a library computes a file as the reference does, and how fast: found out once, and kept.
 
-Both read a short text in a child process, one after the other: a file on which a library ends its process ends the
-child alone, and only one of them holds weights at a time. Their passes are timed on the way. A draft is read by the
-library alone.
+Both read a short text in a child process, in turns: a file on which a library ends its process ends the child alone.
+Their passes are timed on the way. Where memory cannot hold the weights twice, one reads after the other. A draft is
+read by the library alone.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Subject:
 
 
 def compare(subjects: Sequence[Subject], library: Library, home: Path | None, notify: Notify) -> Comparison:
-    """Compare them now (seconds, and the time of two loads), one after the other in one child process, and keep what
+    """Compare them now (seconds, and the time of two loads), file by file in one child process, and keep what
     comes of it; returns what was found of the first.
 
     What says nothing of the library is not kept: memory that is short, and what the reference fails on too. Raises
