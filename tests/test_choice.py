@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ from localspec.system.progress import Stage
 from .fake_library import FakeLibrary, FakeWeights
 from .storekit import Shelf
 from .test_library import FIRST, GREEDY, plain, refusing
-from .tinygguf import NORMAL, Vocab, write_pair, write_tokenizer_only
+from .tinygguf import NORMAL, Vocab, write_llama, write_pair, write_tokenizer_only
 
 Files = tuple[Path, Path]
 Compare = Callable[[Comparison], list[str]]
@@ -597,6 +598,25 @@ def test_libraries_that_compute_the_same_agree(
         assert known_comparison(target, other, both[1], tmp_path) is None
     both[1].build = "fake 3"
     assert known_comparison(target, options, both[1], tmp_path) is None
+
+
+@pytest.mark.parametrize("change", ["another model", "a damaged copy"])
+def test_a_file_is_not_trusted_for_another_of_its_name_and_size(
+    both: tuple[FakeLibrary, FakeLibrary], tmp_path: Path, change: str
+) -> None:
+    path = write_llama(tmp_path / "model.gguf", seed=1)
+    before, options, written = read_metadata(path), EngineOptions(), path.stat().st_mtime_ns
+    trust._keep(Subject(before, options), agreeing(), both[1], tmp_path)
+    assert known_comparison(before, options, both[1], tmp_path) == agreeing()
+    if change == "another model":
+        write_llama(path, seed=2)
+        os.utime(path, ns=(written, written))
+    else:
+        os.utime(path, ns=(written, written + 1_000_000_000))
+    after = read_metadata(path)
+    assert after == before and known_comparison(after, options, both[1], tmp_path) is None
+    path.unlink()
+    assert known_comparison(after, options, both[1], tmp_path) is None
 
 
 @pytest.mark.usefixtures("in_process")

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from localspec.compute.library import Library
+from localspec.compute.state import weights_digest
 from localspec.decoding.costs import CostTable
 from localspec.engine.libraries import reference
 from localspec.engine.options import EngineOptions, Notify
+from localspec.errors import StateError
 from localspec.gguf.metadata import Metadata
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.child import Ended, run_in_child
@@ -191,6 +193,7 @@ def _facts(target: Metadata, options: EngineOptions, library: Library) -> dict[s
     return {
         "file": target.path.name,
         "bytes": target.size_bytes,
+        "contents": _contents(target),
         "format": target.file_type,
         "builds": [reference().build, library.build],
         "repack": options.repack,
@@ -198,3 +201,12 @@ def _facts(target: Metadata, options: EngineOptions, library: Library) -> dict[s
         "strict": options.strict,
         "machine": this_machine(),
     }
+
+
+def _contents(model: Metadata) -> list[object]:
+    """What tells it from another file of its name and size: a fine-tune differs everywhere, and has its samples; a
+    damaged copy may differ in one place, and was written at another time. Nothing of a file that is not here.
+    """
+    with suppress(OSError, StateError):
+        return [weights_digest(model.path, model.size_bytes), model.path.stat().st_mtime_ns]
+    return []
