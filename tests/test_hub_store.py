@@ -240,3 +240,24 @@ def test_what_was_measured_in_another_format_is_measured_again(tmp_path: Path, o
     assert (Measurements(tmp_path, 2).find(facts) or {})["seconds"] == 2
     assert Measurements(tmp_path, 2).find({**facts, "threads": 3}) is None
     assert Measurements(tmp_path, other).find(facts) is None
+
+
+def test_what_no_disk_takes_is_remembered_by_the_process(tmp_path: Path) -> None:
+    folder = tmp_path / "full" / "kept"
+    folder.parent.write_text("no folder can be made here", encoding="utf-8")
+    facts: dict[str, object] = {"machine": "this one"}
+    kept = Measurements(folder, 1)
+    kept.keep(facts, {"seconds": 1})
+    kept.keep(facts, {"seconds": 2})
+    assert (kept.find(facts) or {})["seconds"] == 2 and [one.facts for one in kept] == [facts]
+    assert kept.find({**facts, "threads": 3}) is None
+    assert Measurements(folder, 2).find(facts) is None and list(Measurements(tmp_path, 1)) == []
+    kept.forget(facts)
+    assert kept.find(facts) is None and list(kept) == []
+    kept.keep(facts, {"seconds": 3})
+    folder.parent.unlink()
+    kept.keep(facts, {"seconds": 4})
+    assert (kept.find(facts) or {})["seconds"] == 4 and len(list(kept)) == 1
+    (only,) = folder.iterdir()
+    only.unlink()
+    assert kept.find(facts) is None

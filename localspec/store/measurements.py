@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from typing import Any
 from localspec.system.disk import write_durably
 
 Facts = dict[str, object]
+_unwritten: dict[Path, tuple[str, int]] = {}
+"""Text and time of what no disk took: it holds for this process."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Measurement:
 
 
 class Measurements:
-    """A cache, one file for each set of facts: what cannot be read, or written, is measured again.
+    """A cache, one file for each set of facts: what cannot be read is measured again, and what cannot be written holds
+    for this process.
 
     format_: version of the results; files of other versions are ignored.
     """
@@ -42,19 +46,26 @@ class Measurements:
         return found.result if found and found.facts == facts else None
 
     def keep(self, facts: Facts, result: Mapping[str, object]) -> None:
-        """Write the result down. A read-only folder is no reason to fail."""
-        with suppress(OSError):
+        """Write the result down. A read-only folder is no reason to fail: this process then remembers it."""
+        path = self._path(facts)
+        text = json.dumps({"format": self._format, "facts": facts, **result}, indent=1)
+        try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            data = {"format": self._format, "facts": facts, **result}
-            write_durably(self._path(facts), json.dumps(data, indent=1))
+            write_durably(path, text)
+        except OSError:
+            _unwritten[path] = text, time.time_ns()
+        else:
+            _unwritten.pop(path, None)
 
     def forget(self, facts: Facts) -> None:
         """Let it be measured again."""
+        _unwritten.pop(self._path(facts), None)
         with suppress(OSError):
             self._path(facts).unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[Measurement]:
-        for path in self._folder.glob("*.json"):
+        only_here = [path for path in [*_unwritten] if path.parent == self._folder]
+        for path in dict.fromkeys([*self._folder.glob("*.json"), *only_here]):
             if found := self._read(path):
                 yield found
 
@@ -64,9 +75,13 @@ class Measurements:
 
     def _read(self, path: Path) -> Measurement | None:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads(path.read_text(encoding="utf-8"))
+            text, written = _unwritten.get(path) or (
+                path.read_text(encoding="utf-8"),
+                path.stat().st_mtime_ns,
+            )
+            data = json.loads(text)
             if data["format"] == self._format:
-                return Measurement(dict(data["facts"]), data, path.stat().st_mtime_ns)
+                return Measurement(dict(data["facts"]), data, written)
         return None
 
 
