@@ -96,6 +96,22 @@ def test_ctrl_c_keeps_the_kinds_that_were_finished(
     assert shown == [finished] * bool(finished)
 
 
+def test_an_error_keeps_the_kinds_that_were_finished(models: list[str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    users = {"code": "a b c", "long": "word " * 400}
+    lines = [json.dumps({"scenario": name, "user": user}) for name, user in users.items()]
+    prompts.write_text("\n".join(lines), encoding="utf-8")
+    done = run("bench", *models, "--prompts", prompts, "-n", "8", "--runs", "1")
+    assert done.exit_code == 1 and "the context holds 1024" in done.stderr
+    assert list(json.loads(done.stdout)["scenarios"]) == ["code"]
+
+
+@pytest.mark.parametrize("option", ["--precision", "--max-time"])
+def test_bench_refuses_what_is_no_number(models: list[str], prompts: Path, option: str) -> None:
+    done = run("bench", *models, "--prompts", prompts, option, "nan")
+    assert done.exit_code == 2 and "'nan' is no " in done.stderr
+
+
 def test_bench_ends_at_the_time_given_or_where_it_is_precise(
     models: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,18 @@ import click
 from localspec.cli import opening
 from localspec.cli.calibrate import costs_of
 from localspec.cli.model_options import ModelOptions
-from localspec.cli.options import model_options_with, offline_option, quiet_option, yes_option
+from localspec.cli.options import (
+    Bounded,
+    Seconds,
+    model_options_with,
+    offline_option,
+    quiet_option,
+    yes_option,
+)
 from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import say
+from localspec.errors import LocalspecError
 
 
 class DraftLengths(click.ParamType):  # type: ignore[type-arg]
@@ -58,7 +66,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 )
 @click.option(
     "--precision",
-    type=click.FloatRange(0.001, 1.0),
+    type=Bounded(0.001, 1.0),
     default=0.02,
     show_default=True,
     metavar="SHARE",
@@ -66,7 +74,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 )
 @click.option(
     "--max-time",
-    type=click.FloatRange(min=0.0),
+    type=Seconds(),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -107,8 +115,8 @@ def bench(
     Prints a table and the progress on standard error, and the result as one line of JSON on standard output.
     Built-in scenarios: code, edit, technical, creative, math, summary, chat, rag. A line of a prompts file is
     {"scenario", "user", "system"} or {"question_id", "category", "turns"}. What else runs on
-    the machine disturbs both sides alike, and makes the intervals wider. After Ctrl-C the kinds that were finished
-    are shown.
+    the machine disturbs both sides alike, and makes the intervals wider. After Ctrl-C, or an error, the kinds that
+    were finished are shown.
     """
     options.check()
     lengths = _lengths(str(options.draft_tokens))
@@ -134,19 +142,19 @@ def bench(
                 progress=progress,
             )
             measured: dict[str, Measured] = {}
-            interrupted = False
+            ended: BaseException | None = None
             try:
                 measured.update(bench.run(chosen))
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, LocalspecError) as error:
                 if not measured:
                     raise
-                interrupted = True
+                ended = error
         result = report(opening.pair_title(options, llm), llm, measured)
     if not quiet:
         _show(result)
     click.echo(json.dumps(result))
-    if interrupted:
-        raise KeyboardInterrupt
+    if ended is not None:
+        raise ended
 
 
 def _lengths(text: str) -> tuple[int, ...]:

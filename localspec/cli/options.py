@@ -39,21 +39,28 @@ class WordOrCount(click.ParamType):  # type: ignore[type-arg]
         return f"[{self.name}]"
 
 
-class Seconds(click.FloatRange):
-    """A time that a clock can wait for: `nan` and `inf` are numbers to Python, and would be waited for in vain."""
+class Bounded(click.FloatRange):
+    """A number within bounds: `nan` is one to Python, and beyond none of them."""
+
+    noun = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; fails with what is allowed."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no {self.noun}.", param, ctx)
+        return number
+
+
+class Seconds(Bounded):
+    """A time that a clock can wait for: `inf` would be waited for in vain."""
 
     name = "seconds"
+    noun = "time"
     LONGEST = 365.0 * 24 * 3600
 
     def __init__(self, *, above_zero: bool = False) -> None:
         super().__init__(min=0, min_open=above_zero, max=self.LONGEST)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds; fails with what is allowed."""
-        seconds = float(super().convert(value, param, ctx))
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is no time.", param, ctx)
-        return seconds
 
 
 DRAFT_TOKENS = WordOrCount("auto", "off")
