@@ -577,6 +577,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         comparing.main(argument)
         return Ended(0, "")
 
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # put back: a child needs none
     monkeypatch.setattr(trust, "run_in_child", run)
     monkeypatch.setattr(
         comparing, "text_ids", lambda _metadata, size: [65 + index % 20 for index in range(size)]

@@ -18,7 +18,9 @@ from localspec.compute.context_options import CACHE_TYPES, ContextOptions
 from localspec.compute.library import Library
 from localspec.decoding.sampling import Logits, kl_divergence
 from localspec.decoding.session import Span
+from localspec.engine import trust
 from localspec.engine.libraries import library_for
+from localspec.engine.options import EngineOptions
 from localspec.errors import InvalidRequest, LocalspecError, ModelLoadError
 from localspec.gguf.metadata import read_metadata
 from localspec.ik import files
@@ -293,6 +295,15 @@ def test_heads_that_do_not_fit_a_cache_type_are_refused_before_a_context(
     ):
         fits = cache_type == "f16" or size >= needs
         assert bool(files.cache_fault(facts, k, v)) is not fits
+
+
+def test_a_child_that_it_ended_says_by_which_assertion(tmp_path: Path) -> None:
+    """And nothing of the stack, which it prints behind that."""
+    path = write_llama(tmp_path / "damaged.gguf", extra={"llama.attention.layer_norm_rms_epsilon": 0.0})
+    subject = trust.Subject(read_metadata(path), EngineOptions(threads=1), alone=True)
+    found = trust.compare([subject], IkLlama(), tmp_path, lambda _: None)
+    assert "was ended by SIGABRT" in found.fault and "GGML_ASSERT" in found.fault
+    assert "libc" not in found.fault
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,10 @@ from multiprocessing.spawn import is_forking
 from pathlib import Path
 from typing import NoReturn
 
-_KEPT = 4000
+_READ, _KEPT = 1 << 18, 4000
+"""Bytes of a child's last words that are looked at, and characters that are kept."""
+_ASSERTION = re.compile(r"^\S+\.(?:c|cc|cpp|cu|h|hpp|m):\d+: .+$", re.MULTILINE)
+"""What a library says where it ends its process. Behind that it prints its stack, by a debugger if there is one."""
 _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = (
     "import sys; sys.path.append(sys.argv[1]); from localspec.system.child import enter; enter(*sys.argv[2:])"
@@ -92,8 +96,10 @@ def _end_stray() -> NoReturn:
 
 def _end_of(path: Path) -> str:
     with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _KEPT, 0))
-        return file.read(_KEPT).decode("utf-8", "replace").strip()
+        file.seek(max(path.stat().st_size - _READ, 0))
+        said = file.read(_READ).decode("utf-8", "replace")
+    ends = max((match.end() for match in _ASSERTION.finditer(said)), default=None)
+    return said[:ends].strip()[-_KEPT:]
 
 
 class _Started:
