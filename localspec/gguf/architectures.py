@@ -29,6 +29,13 @@ HYBRID = frozenset(
 )
 """Some layers hold a running state beside those with attention."""
 
+SNAPSHOTS = frozenset({
+    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+    "qwen35moe", "qwen4exp",
+})  # fmt: skip
+"""Of those, the ones whose running state llama.cpp keeps behind each of the last tokens of a pass, where it is asked
+to: so far, and no others, it can take tokens back."""
+
 EQUAL_HEADS = frozenset(
     {
         "gpt-oss", "jamba", "lfm2", "lfm2moe",
@@ -95,6 +102,9 @@ TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
 
 DELTA_NET = frozenset({"qwen35", "qwen35moe", "qwen3next", "qwen4exp"})
 """The running state is a square for each of `ssm.time_step_rank` heads."""
+
+ONE_KIND_A_LAYER = frozenset({"nemotron_h", "nemotron_h_moe"})
+"""A layer without attention is a feed-forward one where it has a width, else a recurrent one."""
 
 ONE_KV_EACH = frozenset({"deepseek2-ocr", "dots1"})
 """Each head has keys and values of its own."""
