@@ -20,6 +20,8 @@ SNAPSHOTS, REPLAY, RECURRENT = "qwen35", "granitehybrid", "mamba"
 """A gated delta net, whose snapshots llama.cpp keeps; a hybrid with Mamba, and Mamba alone, which it does not."""
 KINDS = (SNAPSHOTS, REPLAY, RECURRENT)
 N_CTX = 512
+_OPTIONAL = ("scale", "attn_q.bias", "attn_k.bias", "attn_v.bias")
+"""Tensors that files of these models do not have."""
 
 
 @cache
@@ -27,11 +29,7 @@ def _plan(architecture: str, experts: bool) -> tuple[dict[str, Any], dict[str, t
     made = header_only(architecture, experts=experts)
     with TemporaryDirectory() as folder:
         tensors = wanted_tensors(TinyFile(architecture, made.values).write(Path(folder) / "header"))
-    tensors = {
-        name: shape
-        for name, shape in tensors.items()
-        if not name.endswith("scale") and not ("attn" in name and name.endswith(".bias"))
-    }
+    tensors = {name: shape for name, shape in tensors.items() if not name.endswith(_OPTIONAL)}
     return made.values, tensors
 
 
@@ -44,7 +42,9 @@ def write_running(
     experts: bool = False,
     changes: dict[str, Any] | None = None,
 ) -> Path:
-    """A small file of an architecture with a running state. changes: key-values put in place of the usual ones."""
+    """A small file of an architecture with a running state. changes: to keys of the architecture, None to
+    leave one out.
+    """
     values, tensors = _plan(architecture, experts)
     main, other = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     vocab = byte_vocab(300)
@@ -62,8 +62,9 @@ def write_running(
             one[silent] = 0.0
         raw = one.astype(np.float32).tobytes()
         parts.append(raw + bytes(-len(raw) % 32))
-    changed = {f"{architecture}.context_length": N_CTX, **(changes or {})}
-    return TinyFile(architecture, {**values, **changed}, tensors, b"".join(parts)).write(path)
+    changed = {"context_length": N_CTX, "attention.sliding_window": None, **(changes or {})}
+    named = {f"{architecture}.{key}": value for key, value in changed.items()}
+    return TinyFile(architecture, values, tensors, b"".join(parts)).write(path, named)
 
 
 def gain(name: str) -> float:

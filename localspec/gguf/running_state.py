@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from localspec.gguf.architectures import DELTA_NET, ONE_KIND_A_LAYER, SNAPSHOTS
+from localspec.gguf.architectures import (
+    DELTA_NET,
+    KIMI_DELTA,
+    ONE_KIND_A_LAYER,
+    RWKV,
+    SHORT_CONVOLUTION,
+    SNAPSHOTS,
+    UNGROUPED,
+    UNKNOWN_STATE,
+)
 from localspec.gguf.metadata import Metadata
 
 _F32 = 4
@@ -37,17 +46,21 @@ def state_bytes(metadata: Metadata) -> int:
 
 def _numbers_of_a_layer(metadata: Metadata) -> int:
     """llama.cpp's `n_embd_r` and `n_embd_s`: what the convolution looks back at, and the state itself."""
-    kernel = _number(metadata, "ssm.conv_kernel")
-    if size := _number(metadata, "wkv.head_size"):
-        return metadata.n_embd * (_number(metadata, "token_shift_count", 2) + size)
-    if length := _number(metadata, "shortconv.l_cache"):
-        return metadata.n_embd * (length - 1)
-    if head := _number(metadata, "kda.head_dim"):
-        heads = max(*metadata.per_layer("attention.head_count"), 1)
-        return heads * head * (3 * max(kernel - 1, 0) + head)
+    kernel = max(_number(metadata, "ssm.conv_kernel") - 1, 0)
+    if metadata.architecture in UNKNOWN_STATE:
+        return 0
+    if metadata.architecture in RWKV:
+        return metadata.n_embd * (
+            _number(metadata, "token_shift_count", 2) + _number(metadata, "wkv.head_size")
+        )
+    if metadata.architecture in SHORT_CONVOLUTION:
+        return metadata.n_embd * max(_number(metadata, "shortconv.l_cache") - 1, 0)
+    if metadata.architecture in KIMI_DELTA:
+        heads, head = max(*metadata.per_layer("attention.head_count"), 1), _number(metadata, "kda.head_dim")
+        return heads * head * (3 * kernel + head)
     inner, state = _number(metadata, "ssm.inner_size"), _number(metadata, "ssm.state_size")
-    groups = _number(metadata, "ssm.group_count")
-    return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner
+    groups = 0 if metadata.architecture in UNGROUPED else _number(metadata, "ssm.group_count")
+    return kernel * (inner + 2 * groups * state) + state * inner
 
 
 def _number(metadata: Metadata, name: str, default: int = 0) -> int:
