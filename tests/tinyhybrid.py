@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.tinyarch import TinyFile, header_only, wanted_tensors
-from tests.tinygguf import NORMAL, byte_vocab
+from tests.tinygguf import CHATML, NORMAL, byte_vocab
 
 SNAPSHOTS, REPLAY, RECURRENT = "qwen35", "granitehybrid", "mamba"
 """A gated delta net, whose snapshots llama.cpp keeps; a hybrid with Mamba, and Mamba alone, which it does not."""
@@ -64,6 +64,7 @@ def write_running(
         parts.append(raw + bytes(-len(raw) % 32))
     changed = {"context_length": N_CTX, "attention.sliding_window": None, **(changes or {})}
     named = {f"{architecture}.{key}": value for key, value in changed.items()}
+    values = {**values, "tokenizer.chat_template": CHATML}
     return TinyFile(architecture, values, tensors, b"".join(parts)).write(path, named)
 
 

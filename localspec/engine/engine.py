@@ -25,7 +25,7 @@ from localspec.engine.strict import Widths, strict_widths
 from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
-from localspec.pairs.check import check_pair, why_no_draft
+from localspec.pairs.check import check_pair
 from localspec.system.cores import processors
 from localspec.system.load_watch import stage
 from localspec.system.neighbours import Glance, Neighbours
@@ -71,9 +71,7 @@ class Engine:
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
-        self.no_draft_reason = "asked for" if options.no_draft else why_no_draft(target_metadata) or ""
-        if self.no_draft_reason:
-            draft_metadata = None
+        self.no_draft_reason = "asked for" if options.no_draft else ""
         if draft_metadata is not None:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]

@@ -14,6 +14,8 @@ from localspec.pairs.reason import Reason
 from localspec.pairs.vocabulary_gap import spelled
 
 SHOWN = 4
+RUNNING_STATE = "whose running state"
+"""In what is said of a model that has one."""
 
 
 def rollback(model: Metadata, role: str) -> Reason:
@@ -21,7 +23,7 @@ def rollback(model: Metadata, role: str) -> Reason:
     topic, name = f"{role} rollback", model.architecture
     if model.is_recurrent or model.is_hybrid:
         kind = "recurrent" if model.is_recurrent else "hybrid"
-        clause = f"the {role} is a {kind} model ({name}), whose running state"
+        clause = f"the {role} is a {kind} model ({name}), {RUNNING_STATE}"
         if role == "target" and keeps_snapshots(model):
             return Reason(
                 topic, "harmless", f"{clause} llama.cpp keeps behind the last tokens, to take them back"
