@@ -42,11 +42,11 @@ KEYS = frozenset({
     "attention.value_length", "block_count", "context_length", "embedding_length", "expert_count",
     "expert_feed_forward_length", "expert_gating_func", "expert_group_count", "expert_group_used_count",
     "expert_shared_count", "expert_shared_feed_forward_length", "expert_used_count", "expert_weights_norm",
-    "expert_weights_scale", "feed_forward_length", "full_attention_interval", "leading_dense_block_count", "logit_scale", "rope.dimension_count",
-    "rope.freq_base", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.factor",
-    "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.type", "ssm.conv_kernel",
-    "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "tensor_data_layout",
-    "use_parallel_residual", "vocab_size",
+    "expert_weights_scale", "feed_forward_length", "full_attention_interval", "leading_dense_block_count",
+    "logit_scale", "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.attn_factor",
+    "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.type",
+    "ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank",
+    "tensor_data_layout", "use_parallel_residual", "vocab_size",
 })  # fmt: skip
 """An architecture's keys that it reads as llama.cpp does, or that neither needs."""
 
