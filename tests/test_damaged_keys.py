@@ -15,6 +15,7 @@ from localspec.compute.context_options import ContextOptions
 from localspec.engine.memory import kv_cache_bytes
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf.metadata import read_metadata
+from localspec.gguf.running_state import state_bytes
 
 from .tinyarch import TinyFile, header_only, tiny
 from .tinygguf import write_llama
@@ -189,7 +190,8 @@ def test_memory_is_counted_for_each_layer(tmp_path: Path) -> None:
     options = ContextOptions(n_ctx=100)
     for heads_kv, cells in ((4, 8), ([4, 0], 4), ([0, 2], 2), ([2, 1], 3)):
         file = of("granitehybrid", tmp_path, attention__head_count=4, attention__head_count_kv=heads_kv)
-        assert kv_cache_bytes(read_metadata(file), options) == cells * (32 + 32) * 2 * 100
+        metadata = read_metadata(file)
+        assert kv_cache_bytes(metadata, options) == cells * (32 + 32) * 2 * 100 + state_bytes(metadata)
 
 
 def test_the_same_sentence_everywhere(tmp_path: Path) -> None:
