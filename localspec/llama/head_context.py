@@ -79,17 +79,17 @@ class HeadContext(Context):
             return self._guess(span.sequence_id, before)
         states = self._hidden.before(span.sequence_id, span.start, len(span.tokens))
         for layer in range(self._num_layers - 1, 0, -1):
-            self._pass(span, states, layer)
+            self._run(span, states, layer)
             self._remove(span.sequence_id, span.start)
         # Only the last token has a row, and the layer's own state is found by it: a pass of its own.
         rest = len(span.tokens) - span.num_logits
         self._guesses.pop(span.sequence_id, None)
         if rest:
-            self._pass(_part(span, 0, rest), states[:rest], 0)
+            self._run(_part(span, 0, rest), states[:rest], 0)
         if not span.num_logits:
             return []
         last = _part(span, rest, rest + 1)
-        row = self._pass(last, states[rest:], 0)
+        row = self._run(last, states[rest:], 0)
         self._guesses[span.sequence_id] = _Guesses(last.start + 1, [], [self._own_state()])
         return row
 
@@ -102,7 +102,7 @@ class HeadContext(Context):
             self._remove(sequence_id, so_far.start)
         start = so_far.start + len(so_far.tokens) - len(read)
         states = np.stack(so_far.states[-len(read) :])
-        row = self._pass(Span(sequence_id, tuple(read), start, 1), states, layer)
+        row = self._run(Span(sequence_id, tuple(read), start, 1), states, layer)
         so_far.states.append(self._own_state())
         return row
 
@@ -113,7 +113,7 @@ class HeadContext(Context):
         found: heads.States = np.ctypeslib.as_array(pointer, (self._width,)).copy()
         return found
 
-    def _pass(self, span: Span, states: heads.States, layer: int) -> list[Logits]:
+    def _run(self, span: Span, states: heads.States, layer: int) -> list[Logits]:
         if self._num_layers > 1:
             self._calls.set_layer(self._handle, layer)
         states = np.ascontiguousarray(states, np.float32)
