@@ -22,7 +22,8 @@ def describe_drafting(
     reason = engine.no_draft_reason
     if reason or draft_tokens == 0:
         return f"off: {reason or 'asked for'}"
-    sources = "from the draft model" if engine.draft else "from repeated text"
+    model = "the model's own prediction layers" if engine.drafts_itself else "the draft model"
+    sources = f"from {model}" if engine.draft else "from repeated text"
     fixed = isinstance(draft_tokens, int)
     stop = engine.draft_stop if stats is not None else None
     if stats is not None and not stats.drafted and (stop or stats.rounds > 1 or not fixed):
@@ -44,7 +45,7 @@ def describe_drafting(
         else:
             how = "measured" if controller.measured else "far as is known yet"
             sources = (
-                f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
+                f"from repeated text alone: as {how}, passes of {model} cost more than they save"
             )
     return f"on where it pays, {sources}{until}"
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import CancelFlag, Context, Library, Weights
+from localspec.compute.library import CancelFlag, Context, HeadContext, Library, Weights
 from localspec.decoding.drafting import Drafter, NoDrafter, chain
-from localspec.decoding.model_drafter import ModelDrafter, Stop
+from localspec.decoding.model_drafter import Stop
 from localspec.decoding.session import Session
 from localspec.decoding.threads import ThreadControl
+from localspec.engine.heads import head_of, model_drafter, open_head
 from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory, with_snapshots
 from localspec.engine.options import TARGET_ROWS, EngineOptions
@@ -72,6 +73,7 @@ class Engine:
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
+        self.head = head_of(target_metadata, draft_metadata is not None, options, self.library)
         if draft_metadata is not None:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
@@ -96,7 +98,7 @@ class Engine:
                     f"{self.library.name} cannot forget single tokens of {model.weights.path.name} here"
                 )
         self._model_drafter = (
-            ModelDrafter(
+            model_drafter(
                 Session(self.draft, threads=self.threads), self.target.n_vocab, self.vocab.eog_tokens
             )
             if self.draft and not self.no_draft_reason
@@ -122,7 +124,9 @@ class Engine:
         stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
         self.target, widths = self._open_target(loads[0], loaded)
         self.draft = None
-        if draft:
+        if self.head.drafts:
+            self.draft = self._open_head(self.asked.context(n_ctx, 1), loaded)
+        elif draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
         self.threads = self._thread_control(widths, neighbours, before)
@@ -146,8 +150,11 @@ class Engine:
         return control
 
     def _loads(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> list[Load]:
-        loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]
-        if draft:
+        options = replace(self.options.context(n_ctx, TARGET_ROWS), hidden_states=self.head.states)
+        loads = [Load(target, options, self._gpu_layers)]
+        if self.head.drafts:
+            loads.append(Load(target, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=True))
+        elif draft:
             loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
         if self.no_draft_reason or self.library.key != reference().key:  # which alone can keep snapshots
             return loads
@@ -155,7 +162,7 @@ class Engine:
 
     def _open_target(self, load: Load, loaded: ExitStack) -> tuple[Context, Widths]:
         metadata, context_options = load.metadata, load.options
-        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded)
+        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded, self.head.drafts)
         widths = Widths(1, context_options.n_batch)
         if self.options.strict:
             widths = self._widths_of(weights, context_options, self.cancel)
@@ -170,9 +177,16 @@ class Engine:
         weights = self._weights(metadata, gpu_layers, self.asked.repack, loaded)
         return self._context(weights, context_options, loaded)
 
-    def _weights(self, metadata: Metadata, gpu_layers: int, repack: bool, loaded: ExitStack) -> Weights:
+    def _open_head(self, context_options: ContextOptions, opened: ExitStack) -> HeadContext:
+        head = open_head(self.target, context_options, self.cancel)
+        opened.callback(head.close)
+        return head
+
+    def _weights(
+        self, metadata: Metadata, gpu_layers: int, repack: bool, loaded: ExitStack, heads: bool = False
+    ) -> Weights:
         weights = self.library.open_weights(
-            metadata, gpu_layers=gpu_layers, use_mmap=self.options.use_mmap, repack=repack
+            metadata, gpu_layers=gpu_layers, use_mmap=self.options.use_mmap, repack=repack, heads=heads
         )
         loaded.callback(weights.close)
         return weights
@@ -215,6 +229,11 @@ class Engine:
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
 
     @property
+    def drafts_itself(self) -> bool:
+        """Whether the draft is the target's own prediction layers."""
+        return isinstance(self.draft, HeadContext)
+
+    @property
     def draft_stop(self) -> Stop | None:
         """Why the draft model drafts no more in the latest answer, if so."""
         return self._model_drafter.stop if self._model_drafter else None
@@ -255,18 +274,26 @@ class Engine:
         other.prefixes = KeptPrefixes(0, 0)
         if not with_draft:
             other.no_draft_reason = self.no_draft_reason or "asked for"
-        models = [self.target] if self.draft is None or not with_draft else [self.target, self.draft]
+        draft = self.draft if with_draft else None
         if self.options.check_memory:
-            loads = [Load(one.weights.metadata, one.options, one.weights.gpu_layers) for one in models]
+            loads = [
+                Load(one.weights.metadata, one.options, one.weights.gpu_layers, is_head=one is draft and self.drafts_itself)
+                for one in (self.target, draft)
+                if one is not None
+            ]
             check_memory(loads, loaded=True)
         with ExitStack() as opened:
-            other.target, *drafts = (self._context(one.weights, one.options, opened) for one in models)
-            other.draft = drafts[0] if drafts else None
+            other.target = self._context(self.target.weights, self.target.options, opened)
+            other.draft = None
+            if draft is not None and self.drafts_itself:
+                other.draft = other._open_head(draft.options, opened)
+            elif draft is not None:
+                other.draft = self._context(draft.weights, draft.options, opened)
             other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)
             other._prepare()
             if self.threads is not None:
-                for context in (other.target, *drafts):
-                    if not context.weights.gpu_layers:
+                for context in (other.target, other.draft):
+                    if context is not None and not context.weights.gpu_layers:
                         self.threads.govern(context)
                         opened.callback(self.threads.release, context)
             other._free = weakref.finalize(other, opened.pop_all().close)
@@ -278,7 +305,7 @@ class Engine:
         return {
             "library": {"name": self.library.name, "build": self.target.weights.build},
             "target": _describe(self.target, self.options),
-            "draft": _describe(self.draft, self.asked) if self.draft else None,
+            "draft": {**_describe(self.draft, self.asked), "head": self.drafts_itself} if self.draft else None,
             "kept_prefixes": {
                 "count": self.prefixes.count,
                 "max_bytes": self.prefixes.max_bytes,
