@@ -113,9 +113,7 @@ class LLM:
 
         Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
         """
-        return cls._from(
-            find_pair(name, options.get("home"), with_draft=_wants_draft(options)), options
-        )
+        return cls._from(find_pair(name, options.get("home"), with_draft=_wants_draft(options)), options)
 
     @classmethod
     def from_folder(cls, folder: StrPath, **options: Unpack[LoadOptions]) -> Self:

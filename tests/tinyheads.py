@@ -112,7 +112,9 @@ def _feed_forward(block: str, rng: np.random.Generator, noise: float) -> dict[st
     }
 
 
-def _attention(block: str, architecture: str, rng: np.random.Generator, noise: float) -> dict[str, np.ndarray]:
+def _attention(
+    block: str, architecture: str, rng: np.random.Generator, noise: float
+) -> dict[str, np.ndarray]:
     ones, size = np.ones(LETTERS, dtype=np.float32), LETTERS // _HEADS
     doubled = 2 if architecture == "qwen35" else 1  # queries and the gates of what they find
     made = {
@@ -129,7 +131,9 @@ def _attention(block: str, architecture: str, rng: np.random.Generator, noise: f
     return made
 
 
-def _delta_net(block: str, architecture: str, rng: np.random.Generator, noise: float) -> dict[str, np.ndarray]:
+def _delta_net(
+    block: str, architecture: str, rng: np.random.Generator, noise: float
+) -> dict[str, np.ndarray]:
     ones = np.ones(LETTERS, dtype=np.float32)
     state, groups, ranks, conv = 16, 2, 2, 4
     keys, inner = state * groups, state * ranks

@@ -44,9 +44,7 @@ def describe_drafting(
             sources += " and repeated text"
         else:
             how = "measured" if controller.measured else "far as is known yet"
-            sources = (
-                f"from repeated text alone: as {how}, passes of {model} cost more than they save"
-            )
+            sources = f"from repeated text alone: as {how}, passes of {model} cost more than they save"
     return f"on where it pays, {sources}{until}"
 
 

@@ -123,7 +123,7 @@ class Engine:
         )
         stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
         self.target, widths = self._open_target(loads[0], loaded)
-        self.draft = None
+        self.draft: Context | None = None
         if self.head.drafts:
             self.draft = self._open_head(self.asked.context(n_ctx, 1), loaded)
         elif draft:
@@ -276,16 +276,11 @@ class Engine:
             other.no_draft_reason = self.no_draft_reason or "asked for"
         draft = self.draft if with_draft else None
         if self.options.check_memory:
-            loads = [
-                Load(one.weights.metadata, one.options, one.weights.gpu_layers, is_head=one is draft and self.drafts_itself)
-                for one in (self.target, draft)
-                if one is not None
-            ]
-            check_memory(loads, loaded=True)
+            check_memory([_load_of(one) for one in (self.target, draft) if one], loaded=True)
         with ExitStack() as opened:
             other.target = self._context(self.target.weights, self.target.options, opened)
             other.draft = None
-            if draft is not None and self.drafts_itself:
+            if isinstance(draft, HeadContext):
                 other.draft = other._open_head(draft.options, opened)
             elif draft is not None:
                 other.draft = self._context(draft.weights, draft.options, opened)
@@ -305,7 +300,7 @@ class Engine:
         return {
             "library": {"name": self.library.name, "build": self.target.weights.build},
             "target": _describe(self.target, self.options),
-            "draft": {**_describe(self.draft, self.asked), "head": self.drafts_itself} if self.draft else None,
+            "draft": _describe(self.draft, self.asked) if self.draft else None,
             "kept_prefixes": {
                 "count": self.prefixes.count,
                 "max_bytes": self.prefixes.max_bytes,
@@ -322,6 +317,12 @@ class Engine:
 def facts_of(model: StrPath | Metadata) -> Metadata:
     """What a file says of itself, where it was not read before. Raises `ModelFileError`."""
     return model if isinstance(model, Metadata) else read_metadata(Path(model))
+
+
+def _load_of(context: Context) -> Load:
+    """A further context like this one."""
+    weights = context.weights
+    return Load(weights.metadata, context.options, weights.gpu_layers, isinstance(context, HeadContext))
 
 
 def _check_cache_types(library: Library, options: EngineOptions) -> None:
@@ -348,4 +349,5 @@ def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
         "use_mmap": options.use_mmap,
         "repack": options.repack,
         "strict": options.strict,
+        **({"head": True} if isinstance(context, HeadContext) else {}),
     }

@@ -184,7 +184,10 @@ def pair_loads(target: Metadata, draft: Metadata | None, options: EngineOptions)
     loads = [Load(target, options.context(_n_ctx(target, options.n_ctx), TARGET_ROWS))]
     if may_draft(target, draft is not None, options):
         own = loads[0].options
-        loads = [Load(target, replace(own, hidden_states=True)), Load(target, replace(own, n_outputs=1), is_head=True)]
+        loads = [
+            Load(target, replace(own, hidden_states=True)),
+            Load(target, replace(own, n_outputs=1), is_head=True),
+        ]
     elif draft is not None:
         loads.append(Load(draft, options.context(_n_ctx(draft, loads[0].options.n_ctx), 1)))
     return [with_snapshots(loads, options), *loads[1:]]

@@ -15,15 +15,14 @@ def prediction_layers(metadata: Metadata) -> int:
 
 @dataclass(frozen=True)
 class Layers:
-    """Which layers' tensors are in a file: its own, and those that predict, each with the tensors' names."""
+    """Which layers' tensors are in a file: its own, and those that predict, each with the tensors' names.
+
+    num_bytes: of the first of those that predict, and of the matrix that makes logits: what one guess reads.
+    """
 
     has_trunk: bool
     predicting: tuple[frozenset[str], ...]
-
-    @property
-    def has_heads(self) -> bool:
-        """Whether any tensor of the prediction layers is there."""
-        return any(self.predicting)
+    num_bytes: int
 
 
 def layers_in(metadata: Metadata) -> Layers:
@@ -31,12 +30,19 @@ def layers_in(metadata: Metadata) -> Layers:
 
     A file may say that it has prediction layers and leave them to another one, or hold nothing else.
     """
-    names = [tensor.name for header in read_headers(metadata.path) for tensor in header.tensors]
+    sizes = {
+        tensor.name: tensor.num_bytes for header in read_headers(metadata.path) for tensor in header.tensors
+    }
     first = metadata.n_layer - prediction_layers(metadata)
-    blocks: dict[int, set[str]] = {}
-    for name in names:
+    blocks: dict[int, dict[str, int]] = {}
+    for name, size in sizes.items():
         if name.startswith("blk."):
             _, number, rest = name.split(".", 2)
-            blocks.setdefault(int(number) if number.isdigit() else -1, set()).add(rest)
-    predicting = tuple(frozenset(blocks.get(layer, ())) for layer in range(first, metadata.n_layer))
-    return Layers(any(0 <= layer < first for layer in blocks), predicting)
+            blocks.setdefault(int(number) if number.isdigit() else -1, {})[rest] = size
+    predicting = [blocks.get(layer, {}) for layer in range(first, metadata.n_layer)]
+    read = dict(predicting[0]) if predicting else {}
+    read.pop("nextn.embed_tokens.weight", None)  # of which one row is read
+    if "nextn.shared_head_head.weight" not in read:
+        read["output"] = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
+    has_trunk = any(0 <= layer < first for layer in blocks)
+    return Layers(has_trunk, tuple(map(frozenset, predicting)), sum(read.values()))

@@ -130,7 +130,10 @@ class HeadContext(Context):
 
 
 class _Guesses:
-    """Tokens that a head guessed from `start` on and read again. states: before the token at each of these positions."""
+    """Tokens that a head guessed from `start` on and read again.
+
+    states: its own, before each of these positions and the next one.
+    """
 
     def __init__(self, start: int, tokens: list[int], states: list[heads.States]) -> None:
         self.start, self.tokens, self.states = start, tokens, states
@@ -141,4 +144,5 @@ class _Guesses:
 
 
 def _part(span: Span, begin: int, end: int) -> Span:
-    return Span(span.sequence_id, span.tokens[begin:end], span.start + begin, int(end == len(span.tokens)) * span.num_logits)
+    num_logits = span.num_logits if end == len(span.tokens) else 0
+    return Span(span.sequence_id, span.tokens[begin:end], span.start + begin, num_logits)

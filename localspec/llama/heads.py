@@ -63,7 +63,9 @@ def why_no_head(metadata: Metadata) -> str:
     if form is None:
         return f"llama.cpp does not run the prediction layers of {metadata.architecture} models here"
     if count > 1 and not form.several:
-        return f"llama.cpp runs one prediction layer of {metadata.architecture} models, and {name} has {count}"
+        return (
+            f"llama.cpp runs one prediction layer of {metadata.architecture} models, and {name} has {count}"
+        )
     layers = layers_in(metadata).predicting
     if not any(layers):
         return f"{name} names {count} prediction {_layers(count)} without their tensors"
