@@ -40,20 +40,23 @@ class HeadDrafter(ModelDrafter):
     ) -> None:
         super().__init__(session, vocab_size, eog_tokens)
         self._head = head
-        self._committed = 0
+        self._guesses_from: int | None = None
 
     def propose(self, sequence: Sequence[int], plan: Plan, sampler: Sampler, round_: Round) -> Draft:
         """One pass for each token, as long as the plan says that it pays."""
         if len(sequence) - 1 > self._head.known(self.session.sequence_id):
             return Draft()
-        self._committed = len(sequence)
+        self._guesses_from = len(sequence)
         return super().propose(sequence, plan, sampler, round_)
 
     def rollback(self, length: int) -> None:
         """Forget the cells of its own guesses too, also of those that stand."""
-        super().rollback(min(length, self._committed))
+        start, self._guesses_from = self._guesses_from, None
+        super().rollback(length if start is None else min(length, start))
 
     def _can_read(self, pending: Sequence[int]) -> bool:
-        guessed = len(self.session.tokens) + len(pending) - self._committed
-        deep_enough = self._head.depth is None or guessed < self._head.depth
-        return deep_enough and super()._can_read(pending)
+        if self._guesses_from is not None and self._head.depth is not None:
+            guessed = len(self.session.tokens) + len(pending) - self._guesses_from
+            if guessed >= self._head.depth:
+                return False
+        return super()._can_read(pending)

@@ -65,6 +65,16 @@ class HeadContext(Context):
         """Tokens at the start of a sequence that the target has read, so that their hidden states are known."""
         return self._hidden.known(sequence_id)
 
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Forget the cells from `length` on; returns how many are left."""
+        self._guesses.pop(sequence_id, None)
+        return super().truncate(sequence_id, length)
+
+    def load_state(self, data: bytes, sequence_id: int = 0) -> int:
+        """Put saved cells in the place of what the sequence holds; returns how many tokens they are."""
+        self._guesses.pop(sequence_id, None)
+        return super().load_state(data, sequence_id)
+
     def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
         """As that of any context, with at most one row for a span, of its last token."""
         self._check_spans(spans)
