@@ -47,6 +47,7 @@ def write_headed(
     heads: int = 1,
     stands: Stands = "always",
     noise: float = 0.0,
+    head_noise: float = 0.0,
     gain: float = 2.0,
     seed: int = 1,
     parts: Literal["all", "trunk", "heads"] = "all",
@@ -54,12 +55,12 @@ def write_headed(
 ) -> Path:
     """A target with `heads` prediction layers, or none with 0.
 
-    architecture: "step35" (attention alone, any number of heads), "glm4moe" (the same, one head) or "qwen35" (a gated
-    delta net and attention, one head). noise: how much attention and feed-forward layers of the target add. gain: how
-    sure the target is. parts: "trunk" leaves the heads' tensors out, "heads" all others but the embeddings and the
+    architecture: "step35" (attention alone, any number of heads) or "qwen35" (a gated
+    delta net and attention, one head). noise, head_noise: how much attention and feed-forward layers of the target and
+    of its heads add. gain: how sure the target is. parts: "trunk" leaves the heads' tensors out, "heads" all others but the embeddings and the
     output.
     """
-    trunk = {"step35": 2, "glm4moe": 1, "qwen35": 2}[architecture]
+    trunk = 2
     rng = np.random.default_rng(seed)
     tensors = _ends(gain)
     for layer in range(trunk + heads):
@@ -68,7 +69,7 @@ def write_headed(
             continue
         recurrent = architecture == "qwen35" and layer == 0
         kind = _delta_net if recurrent else _attention
-        tensors |= kind(f"blk.{layer}", architecture, rng, 0.0 if is_head else noise)
+        tensors |= kind(f"blk.{layer}", architecture, rng, head_noise if is_head else noise)
         if is_head:
             tensors |= _head(f"blk.{layer}", stands)
     values = _values(architecture, trunk, heads, n_ctx_train)
@@ -172,11 +173,6 @@ def _values(architecture: str, trunk: int, heads: int, n_ctx_train: int) -> dict
             "expert_feed_forward_length": _FF, "expert_shared_feed_forward_length": _FF,
             "attention.sliding_window": 4096, "attention.sliding_window_pattern": [1] * layers,
             "expert_count": 0, "expert_used_count": 0,
-        }  # fmt: skip
-    if architecture == "glm4moe":
-        values |= {
-            "expert_count": 2, "expert_used_count": 1, "expert_shared_count": 1, "expert_feed_forward_length": _FF,
-            "leading_dense_block_count": layers, "expert_gating_func": 2, "expert_weights_scale": 1.0,
         }  # fmt: skip
     if architecture == "qwen35":
         values |= {
