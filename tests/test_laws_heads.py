@@ -59,7 +59,13 @@ def test_greedy_text_is_the_targets_own(share, depth, num_draft_tokens, plain):
 def test_between_rounds_each_cell_was_read_with_the_targets_state(share, depth):
     session, drafter = fake_head(TARGET, blended(TARGET, OTHER, share), V, depth)
     generation = Generation(
-        session, drafter, FixedLength(4), Sampler(GREEDY, 2), [0, 1], rule=RejectionRule(0), check=lambda _: None
+        session,
+        drafter,
+        FixedLength(4),
+        Sampler(GREEDY, 2),
+        [0, 1],
+        rule=RejectionRule(0),
+        check=lambda _: None,
     )
     while generation.finish_reason is None:
         span = generation.propose()
@@ -106,7 +112,9 @@ def test_a_seed_gives_the_same_text_with_it_and_without(make_rule, num_draft_tok
         TARGET, drafter, n_vocab=V, params=params, num_draft_tokens=num_draft_tokens, seed=7,
         make_rule=make_rule, session=session,
     )  # fmt: skip
-    alone, _ = generate(TARGET, drafter, n_vocab=V, params=params, num_draft_tokens=0, seed=7, make_rule=make_rule)
+    alone, _ = generate(
+        TARGET, drafter, n_vocab=V, params=params, num_draft_tokens=0, seed=7, make_rule=make_rule
+    )
     assert drafted == alone
 
 

@@ -55,9 +55,9 @@ def write_headed(
 ) -> Path:
     """A target with `heads` prediction layers, or none with 0.
 
-    architecture: "step35" (attention alone, any number of heads) or "qwen35" (a gated
-    delta net and attention, one head). noise, head_noise: how much attention and feed-forward layers of the target and
-    of its heads add. gain: how sure the target is. parts: "trunk" leaves the heads' tensors out, "heads" all others but the embeddings and the
+    architecture: "step35" (attention alone, any number of heads) or "qwen35" (a gated delta net and attention, one
+    head). noise, head_noise: how much attention and feed-forward layers of the target and of its heads add. gain: how
+    sure the target is. parts: "trunk" leaves the heads' tensors out, "heads" all others but the embeddings and the
     output.
     """
     trunk = 2

@@ -31,18 +31,25 @@ class Form:
     """How an architecture's prediction layers are computed.
 
     several: more than one of them can be run, each of which guesses one token further. needs: tensors of each layer
-    without which the process would end, beside those that all have.
+    without which the process would end, beside those that all have. without: keys of the file with which it would.
     """
 
     several: bool = False
     needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 _ALL = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 _EXPERTS = "ffn_gate_inp"
+_LATENT = (
+    "attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "ffn_norm", _EXPERTS,
+    "ffn_down_exps", "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp",
+)  # fmt: skip
 FORMS = {
+    "bailingmoe3": Form(needs=("layer_output_norm",)),
     "cohere2moe": Form(needs=(_EXPERTS,)),
-    "glm4moe": Form(needs=(_EXPERTS,)),
+    "deepseek2": Form(needs=_LATENT, without=("attention.temperature_scale",)),
+    "glm4moe": Form(needs=(_EXPERTS,), without=("rope.dimension_sections",)),
     "hy_v3": Form(),
     "mimo2": Form(several=True, needs=("attn_qkv", "ffn_gate", "ffn_down", "ffn_up")),
     "nemotron_h_moe": Form(needs=(_EXPERTS, "nextn.shared_head_norm")),
@@ -66,6 +73,9 @@ def why_no_head(metadata: Metadata) -> str:
         return (
             f"llama.cpp runs one prediction layer of {metadata.architecture} models, and {name} has {count}"
         )
+    keys = {*metadata.key_values, *metadata.numbers}
+    if unknown := [one for one in form.without if f"{metadata.architecture}.{one}" in keys]:
+        return f"llama.cpp does not run prediction layers beside {metadata.architecture}.{unknown[0]}"
     layers = layers_in(metadata).predicting
     if not any(layers):
         return f"{name} names {count} prediction {_layers(count)} without their tensors"
