@@ -20,7 +20,7 @@ from localspec.engine.libraries import reference
 from localspec.engine.measured_costs import roles
 from localspec.engine.memory import memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
-from localspec.errors import BackendError, InvalidRequest
+from localspec.errors import BackendError, InvalidRequest, ModelLoadError, PairingError
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import heads
@@ -309,6 +309,38 @@ def test_each_form_that_is_listed_runs(architecture, tmp_path):
     weights.close()
     assert np.isfinite(found[0]).all()
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+# -- in a file of its own
+
+
+@pytest.mark.parametrize("target_parts", ["trunk", "all"])
+def test_a_file_with_the_heads_alone_drafts_for_its_target(form, target_parts, tmp_path, home):
+    trunk = {**form, "heads": 0} if form["architecture"] == "qwen35" and target_parts == "trunk" else form
+    target = write_headed(tmp_path / "target.gguf", **trunk, parts=target_parts, noise=0.1)
+    head = write_headed(tmp_path / "head.gguf", **form, parts="heads")
+    with load(target, home, no_draft=True) as llm:
+        plain = answer(llm).ids
+    with load(target, home, draft=head) as llm:
+        assert llm.engine.drafts_itself
+        assert llm.settings["draft"]["file"] == str(head)
+        completion = answer(llm)
+        branch = llm.engine.branch()
+        assert branch.drafts_itself
+        branch.close()
+    assert completion.ids == plain
+    assert completion.stats.accepted > 0.5 * completion.stats.drafted
+
+
+def test_a_file_with_heads_alone_is_no_target_and_fits_its_own_alone(tmp_path, home):
+    head = write_headed(tmp_path / "head.gguf", parts="heads")
+    with pytest.raises(ModelLoadError, match="holds prediction layers alone"):
+        load(head, home)
+    other = write_headed(tmp_path / "other.gguf", architecture="qwen35")
+    with pytest.raises(PairingError, match="its architecture is step35, and the target's qwen35"):
+        load(other, home, draft=head)
+    facts = read_metadata(head)
+    assert memory_estimate(pair_loads(facts, None, EngineOptions(n_ctx=64))).weights == facts.size_bytes
 
 
 # -- refused

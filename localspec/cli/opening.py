@@ -192,19 +192,17 @@ def pair_title(options: ModelOptions, llm: LLM) -> str:
     name = options.pair_name()
     if name is not None:
         return name or _default_pair()
-    contexts = (llm.engine.target, None if llm.engine.drafts_itself else llm.engine.draft)
-    return " + ".join(context.weights.path.name for context in contexts if context)
+    contexts = (llm.engine.target, llm.engine.draft)
+    paths = dict.fromkeys(context.weights.path for context in contexts if context)
+    return " + ".join(path.name for path in paths)
 
 
 def _introduction(options: ModelOptions, llm: LLM) -> str:
     """A line: pair, files, what computes, drafting on or off and why; a second one where something would help."""
     name = options.pair_name()
     models = (llm.settings.get("target"), llm.settings.get("draft"))
-    files = " + ".join(
-        Path(str(model["file"])).name
-        for model in models
-        if isinstance(model, dict) and not model.get("head")  # whose file is the target's
-    )
+    paths = dict.fromkeys(str(model["file"]) for model in models if isinstance(model, dict))
+    files = " + ".join(Path(path).name for path in paths)
     title = "" if name is None else f"{name or _default_pair()}: "
     library = llm.settings.get("library")
     by = f"computed by {library['name']}, " if isinstance(library, dict) else ""

@@ -73,11 +73,13 @@ class Engine:
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
-        self.head = head_of(target_metadata, draft_metadata is not None, options, self.library)
+        self.head = head_of(target_metadata, draft_metadata, options, self.library)
         if draft_metadata is not None:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
             self.warnings += [reason.sentence for reason in reservations]
+        if self.head.file is not None:
+            draft_metadata = None
         self.cancel = cancel or watched_flag(self.library)
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
@@ -125,7 +127,10 @@ class Engine:
         self.target, widths = self._open_target(loads[0], loaded)
         self.draft: Context | None = None
         if self.head.drafts:
-            self.draft = self._open_head(self.asked.context(n_ctx, 1), loaded)
+            own = self.target.weights
+            if (file := self.head.file) is not None:
+                own = self._weights(file, self._draft_gpu_layers, self.asked.repack, loaded, heads=True)
+            self.draft = self._open_head(own, self.asked.context(n_ctx, 1), loaded)
         elif draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
@@ -153,7 +158,9 @@ class Engine:
         options = replace(self.options.context(n_ctx, TARGET_ROWS), hidden_states=self.head.states)
         loads = [Load(target, options, self._gpu_layers)]
         if self.head.drafts:
-            loads.append(Load(target, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=True))
+            loads.append(
+                Load(self.head.file or target, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=True)
+            )
         elif draft:
             loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
         if self.no_draft_reason or self.library.key != reference().key:  # which alone can keep snapshots
@@ -162,7 +169,7 @@ class Engine:
 
     def _open_target(self, load: Load, loaded: ExitStack) -> tuple[Context, Widths]:
         metadata, context_options = load.metadata, load.options
-        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded, self.head.drafts)
+        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded, self._has_own_head)
         widths = Widths(1, context_options.n_batch)
         if self.options.strict:
             widths = self._widths_of(weights, context_options, self.cancel)
@@ -177,8 +184,8 @@ class Engine:
         weights = self._weights(metadata, gpu_layers, self.asked.repack, loaded)
         return self._context(weights, context_options, loaded)
 
-    def _open_head(self, context_options: ContextOptions, opened: ExitStack) -> HeadContext:
-        head = open_head(self.target, context_options, self.cancel)
+    def _open_head(self, weights: Weights, options: ContextOptions, opened: ExitStack) -> HeadContext:
+        head = open_head(weights, self.target, options, self.cancel)
         opened.callback(head.close)
         return head
 
@@ -229,8 +236,12 @@ class Engine:
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
 
     @property
+    def _has_own_head(self) -> bool:
+        return self.head.drafts and self.head.file is None
+
+    @property
     def drafts_itself(self) -> bool:
-        """Whether the draft is the target's own prediction layers."""
+        """Whether the draft is the target's own prediction layers, in its file or in another."""
         return isinstance(self.draft, HeadContext)
 
     @property
@@ -281,7 +292,7 @@ class Engine:
             other.target = self._context(self.target.weights, self.target.options, opened)
             other.draft = None
             if isinstance(draft, HeadContext):
-                other.draft = other._open_head(draft.options, opened)
+                other.draft = other._open_head(draft.weights, draft.options, opened)
             elif draft is not None:
                 other.draft = self._context(draft.weights, draft.options, opened)
             other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)

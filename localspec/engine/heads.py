@@ -6,29 +6,44 @@ from dataclasses import dataclass
 
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import CancelFlag, Context, Headed, Library
+from localspec.compute.library import CancelFlag, Context, Headed, Library, Weights
 from localspec.decoding.head_drafter import HeadDrafter
 from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.session import Session
 from localspec.engine.options import EngineOptions
-from localspec.errors import InvalidRequest
-from localspec.gguf.heads import prediction_layers
+from localspec.errors import InvalidRequest, ModelLoadError, PairingError
+from localspec.gguf.heads import is_head_alone, prediction_layers
 from localspec.gguf.metadata import Metadata
 
 
 @dataclass(frozen=True)
 class Head:
     """drafts: whether the target's head drafts. states: whether its hidden states are kept, which in strict mode is so
-    for every file that has a head: passes compute the same with it and without. why_not: a clause, or "".
+    for every file that has a head: passes compute the same with it and without. why_not: a clause, or "". file: that
+    holds it, where it is not the target's.
     """
 
     drafts: bool
     states: bool
     why_not: str
+    file: Metadata | None = None
 
 
-def head_of(target: Metadata, has_draft: bool, options: EngineOptions, library: Library) -> Head:
-    """has_draft: whether a draft model was given. Raises `InvalidRequest` where the head was asked for and cannot."""
+def head_of(target: Metadata, draft: Metadata | None, options: EngineOptions, library: Library) -> Head:
+    """draft: the file that was given as the draft, which may hold a head alone.
+
+    Raises `InvalidRequest` where the head was asked for and cannot draft, `PairingError` for a file with the head of
+    another model, and `ModelLoadError` for a target that is nothing but a head.
+    """
+    if is_head_alone(target):
+        raise ModelLoadError(
+            f"{target.path.name} holds prediction layers alone, without the model that they belong to.",
+            "Load the model, and give this file as its draft.",
+            path=str(target.path),
+        )
+    if draft is not None and is_head_alone(draft):
+        return _of_a_file(target, draft, library)
+    has_draft = draft is not None
     asked = options.head == "on" and not options.no_draft
     if asked and has_draft:
         raise InvalidRequest(
@@ -48,16 +63,37 @@ def head_of(target: Metadata, has_draft: bool, options: EngineOptions, library: 
     return Head(drafts, drafts or (options.strict and not why_not), why_not)
 
 
+def _of_a_file(target: Metadata, draft: Metadata, library: Library) -> Head:
+    reason = library.why_no_head(draft)
+    for name, ours, theirs in (
+        ("architecture", target.architecture, draft.architecture),
+        ("width", target.n_embd, draft.n_embd),
+    ):
+        if ours != theirs:
+            reason = f"its {name} is {theirs}, and the target's {ours}"
+    if reason:
+        raise PairingError(
+            f"{draft.path.name} holds prediction layers that cannot draft for {target.path.name}: {reason}.",
+            "Use the file that belongs to this target, or leave the draft out.",
+            target=target.path,
+            draft=draft.path,
+            reason=reason,
+        )
+    return Head(True, True, "", draft)
+
+
 def may_draft(target: Metadata, has_draft: bool, options: EngineOptions) -> bool:
     """Whether a head is expected to draft, by what the file's key-values say alone: nothing else is read."""
     wanted = options.head == "on" or (options.head == "auto" and not has_draft)
     return wanted and not options.no_draft and prediction_layers(target) > 0
 
 
-def open_head(target: Context, options: ContextOptions, cancel: CancelFlag) -> library.HeadContext:
-    """A context on the prediction layers of the target's weights. Raises `ModelLoadError`."""
-    assert isinstance(target.weights, Headed), "weights with their head loaded"
-    return target.weights.open_head(target, options, cancel)
+def open_head(
+    weights: Weights, target: Context, options: ContextOptions, cancel: CancelFlag
+) -> library.HeadContext:
+    """A context on the prediction layers of `weights`. Raises `ModelLoadError`."""
+    assert isinstance(weights, Headed), "weights with their head loaded"
+    return weights.open_head(target, options, cancel)
 
 
 def model_drafter(session: Session, n_vocab: int, eog: frozenset[int]) -> ModelDrafter:

@@ -66,7 +66,8 @@ class MemoryEstimate:
 class Load:
     """A model to be loaded. gpu_layers: how many of its layers do not go into main memory.
 
-    is_head: the context of a model's prediction layers, whose weights and cells were counted with the others.
+    is_head: the context of a model's prediction layers, whose cells were counted with the others, and its weights too
+    where they are in the same file.
     """
 
     metadata: Metadata
@@ -84,8 +85,10 @@ class Load:
 def memory_estimate(loads: Sequence[Load]) -> MemoryEstimate:
     """Main memory that the models take together."""
     models = [load for load in loads if not load.is_head]
+    paths = {load.metadata.path for load in models}
+    files = [load for load in loads if not (load.is_head and load.metadata.path in paths)]
     return MemoryEstimate(
-        weights=sum(int(load.share * load.metadata.size_bytes) for load in models),
+        weights=sum(int(load.share * load.metadata.size_bytes) for load in files),
         kv_cache=sum(int(load.share * kv_cache_bytes(load.metadata, load.options)) for load in models),
         compute=sum(int(load.share * compute_bytes(load.metadata, load.options)) for load in loads),
         available=free_memory(),

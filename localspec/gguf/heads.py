@@ -46,3 +46,8 @@ def layers_in(metadata: Metadata) -> Layers:
         read["output"] = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
     has_trunk = any(0 <= layer < first for layer in blocks)
     return Layers(has_trunk, tuple(map(frozenset, predicting)), sum(read.values()))
+
+
+def is_head_alone(metadata: Metadata) -> bool:
+    """Whether the file holds prediction layers and not the model that they belong to. Raises `ModelFileError`."""
+    return prediction_layers(metadata) > 0 and not layers_in(metadata).has_trunk
