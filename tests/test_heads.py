@@ -23,7 +23,7 @@ from localspec.engine.options import EngineOptions
 from localspec.errors import BackendError, InvalidRequest, ModelLoadError, PairingError
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import read_metadata
-from localspec.llama import heads
+from localspec.llama import head_calls, heads
 from localspec.measure.acceptance import record
 
 from .tinyarch import tiny
@@ -387,16 +387,16 @@ def test_a_build_that_lacks_a_call_is_refused_by_its_name(tmp_path, monkeypatch,
             "This build of llama-cpp-python lacks llama_get_embeddings_nextn.", "Install another."
         )
 
-    heads._missing.cache_clear()
-    monkeypatch.setattr(heads, "calls", lacking)
+    head_calls.missing.cache_clear()
+    monkeypatch.setattr(head_calls, "calls", lacking)
     try:
         assert "lacks llama_get_embeddings_nextn" in why_not(path)
         with load(path, home) as llm:
             assert not llm.engine.drafts_itself
     finally:
-        heads._missing.cache_clear()
+        head_calls.missing.cache_clear()
     with pytest.raises(BackendError, match="lacks llama_no_such_call"):
-        heads._call(object(), "llama_no_such_call", "", [], None)
+        head_calls._call(object(), "llama_no_such_call", "", [], None)
 
 
 def test_the_calls_are_found_under_each_compilers_names():
@@ -412,7 +412,7 @@ def test_the_calls_are_found_under_each_compilers_names():
     ):
         library = Library()
         library.only = name
-        assert heads._call(library, "llama_set_embeddings_nextn", "bb", [], None).restype is None
+        assert head_calls._call(library, "llama_set_embeddings_nextn", "bb", [], None).restype is None
     for name, arguments, restype in (
         ("?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z", "", 1),
         ("?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z", "i", 1),
@@ -420,7 +420,7 @@ def test_the_calls_are_found_under_each_compilers_names():
     ):
         library = Library()
         library.only = name
-        heads._call(library, name[1:].split("@")[0], arguments, [], restype)
+        head_calls._call(library, name[1:].split("@")[0], arguments, [], restype)
 
 
 def test_a_head_beside_a_draft_model_is_refused_and_never_taken_by_itself(tmp_path, home):

@@ -101,3 +101,25 @@ def model_drafter(session: Session, n_vocab: int, eog: frozenset[int]) -> ModelD
     if isinstance(session.context, library.HeadContext):
         return HeadDrafter(session, session.context, n_vocab, eog)
     return ModelDrafter(session, n_vocab, eog)
+
+
+def head_sentence(target: Metadata, draft: Metadata | None, options: EngineOptions, library: Library) -> str:
+    """What becomes of prediction layers in these files, or "" where there are none."""
+    if draft is not None:
+        alone = draft.path.is_file() and is_head_alone(draft)
+        return (
+            f"{draft.path.name} holds prediction layers, which draft from what the target computes."
+            if alone
+            else ""
+        )
+    count = prediction_layers(target)
+    if not count:
+        return ""
+    layers = "one prediction layer" if count == 1 else f"{count} prediction layers"
+    if not target.path.is_file():
+        return f"{target.path.name} has {layers}."
+    if reason := library.why_no_head(target):
+        return f"{target.path.name} has {layers}, which do not draft here: {reason}."
+    if options.head == "off" or options.no_draft:
+        return f"{target.path.name} has {layers}, which could draft for it."
+    return f"{target.path.name} has {layers}, which draft for it where no draft model is given."

@@ -13,7 +13,8 @@ from localspec.decoding.rollback import CUT, Rollback
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.ggml.context import NativeContext
-from localspec.llama import backend, heads
+from localspec.llama import backend, head_calls
+from localspec.llama.hidden_states import HiddenStates
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -23,7 +24,7 @@ class Context(NativeContext):
     """KV memory on weights of llama.cpp. hidden: the hidden states of its cells, where the options ask for them."""
 
     name = "llama.cpp"
-    hidden: heads.HiddenStates | None = None
+    hidden: HiddenStates | None = None
 
     def __init__(
         self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
@@ -44,8 +45,8 @@ class Context(NativeContext):
         self._memory = self._lib.llama_get_memory(self._handle)
         if options.hidden_states:
             self._state_width = int(self._lib.llama_model_n_embd_out(weights.handle))
-            self.hidden = heads.HiddenStates(self.n_ctx + options.spare, self._state_width)
-            heads.calls().set_states(self._handle, True, False)
+            self.hidden = HiddenStates(self.n_ctx + options.spare, self._state_width)
+            head_calls.calls().set_states(self._handle, True, False)
 
     @property
     def handle(self) -> Any:
@@ -57,7 +58,7 @@ class Context(NativeContext):
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied."""
         rows = super().decode(spans)
         if self.hidden is not None:
-            pointer = heads.calls().states(self._handle)
+            pointer = head_calls.calls().states(self._handle)
             shape = sum(len(span.tokens) for span in spans), self._state_width
             self.hidden.take(spans, np.ctypeslib.as_array(pointer, shape))
         return rows

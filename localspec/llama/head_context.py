@@ -15,8 +15,9 @@ from localspec.decoding.rollback import CUT, Rollback
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.errors import DecodeError
-from localspec.llama import heads
+from localspec.llama import head_calls
 from localspec.llama.context import Context
+from localspec.llama.hidden_states import States
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -43,7 +44,7 @@ class HeadContext(Context):
     ) -> None:
         assert target.hidden is not None, "a target that keeps its hidden states"
         self.target = target
-        self._hidden, self._calls = target.hidden, heads.calls()
+        self._hidden, self._calls = target.hidden, head_calls.calls()
         self._num_layers = weights.num_heads
         self.depth = self._num_layers if self._num_layers > 1 else None
         self._guesses: dict[int, _Guesses] = {}
@@ -58,7 +59,7 @@ class HeadContext(Context):
 
     def _params(self) -> Any:
         params = super()._params()
-        params.ctx_type, params.ctx_other = heads.MTP, self.target.handle
+        params.ctx_type, params.ctx_other = head_calls.MTP, self.target.handle
         return params
 
     def known(self, sequence_id: int = 0) -> int:
@@ -116,14 +117,14 @@ class HeadContext(Context):
         so_far.states.append(self._own_state())
         return row
 
-    def _own_state(self) -> heads.States:
+    def _own_state(self) -> States:
         pointer = self._calls.state(self._handle, -1)
         if not pointer:
             raise DecodeError(f"{self.name} returned no hidden state.", code=0)
-        found: heads.States = np.ctypeslib.as_array(pointer, (self._width,)).copy()
+        found: States = np.ctypeslib.as_array(pointer, (self._width,)).copy()
         return found
 
-    def _run(self, span: Span, states: heads.States, layer: int) -> list[Logits]:
+    def _run(self, span: Span, states: States, layer: int) -> list[Logits]:
         if self._num_layers > 1:
             self._calls.set_layer(self._handle, layer)
         states = np.ascontiguousarray(states, np.float32)
@@ -145,7 +146,7 @@ class _Guesses:
     states: its own, before each of these positions and the next one.
     """
 
-    def __init__(self, start: int, tokens: list[int], states: list[heads.States]) -> None:
+    def __init__(self, start: int, tokens: list[int], states: list[States]) -> None:
         self.start, self.tokens, self.states = start, tokens, states
 
     def goes_on(self, span: Span) -> bool:
