@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +13,24 @@ from click.testing import CliRunner
 from localspec import LLM, SamplingParams
 from localspec.cli import main
 from localspec.compute.context_options import ContextOptions
+from localspec.compute.probe import Probe
 from localspec.decoding.head_drafter import HeadDrafter
 from localspec.decoding.session import Span
+from localspec.doctor.finding import Status
+from localspec.doctor.library import _findings
 from localspec.engine.assumed_costs import assumed_costs
 from localspec.engine.heads import may_draft
 from localspec.engine.libraries import reference
 from localspec.engine.measured_costs import roles
 from localspec.engine.memory import memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
-from localspec.errors import BackendError, InvalidRequest, ModelLoadError, PairingError
+from localspec.errors import BackendError, InvalidRequest, ModelFileError, ModelLoadError, PairingError
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import head_calls, heads
 from localspec.measure.acceptance import record
 
-from .tinyarch import tiny
+from .tinyarch import header_only, tiny
 from .tinygguf import write_llama
 from .tinyheads import FIRST, following, says, write_headed
 
@@ -447,11 +451,50 @@ def test_strict_mode_computes_the_same_bits_with_it_and_without(tmp_path, home):
     assert len(texts) == 1
 
 
+@pytest.mark.parametrize("architecture", ["eagle3", "dflash", "gemma4-assistant"])
+def test_heads_of_other_kinds_are_refused_with_what_to_do_instead(architecture, tmp_path, home):
+    target = write_headed(tmp_path / "target.gguf")
+    head = header_only(architecture).write(tmp_path / "head.gguf")
+    with pytest.raises(ModelFileError, match="a drafting head") as refused:
+        load(target, home, draft=head)
+    assert "give a small model of its family as the draft" in refused.value.remedy
+
+
 # -- on the command line
 
 
 def run(*arguments: str):
     return CliRunner().invoke(main, [*arguments, "-t", "1", "-n", "8", "--temp", "0"])
+
+
+def test_show_check_and_doctor_say_what_becomes_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    path = write_headed(tmp_path / "target.gguf", heads=2)
+    trunk = write_headed(tmp_path / "trunk.gguf", heads=2, parts="trunk")
+    head = write_headed(tmp_path / "head.gguf", heads=2, parts="heads")
+    drafts = "target.gguf has 2 prediction layers, which draft for it where no draft model is given."
+    for arguments, sentence in (
+        (("show", str(path)), drafts),
+        (("check", str(path)), drafts),
+        (
+            ("check", str(trunk)),
+            "which do not draft here: trunk.gguf names 2 prediction layers without their",
+        ),
+        (
+            ("check", str(trunk), str(head)),
+            "head.gguf holds prediction layers, which draft from what the target",
+        ),
+    ):
+        result = CliRunner().invoke(main, [*arguments])
+        assert sentence in " ".join(result.output.split()), result.output
+    shown = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    assert shown["head"] == drafts
+    found = {finding.topic: finding for finding in _findings(reference(), Probe(stage="done"), 1.0)}
+    assert found["prediction layers"].status is Status.OK
+    lacking = Probe(stage="done", lacks="This build lacks llama_set_nextn_layer_offset")
+    found = {finding.topic: finding for finding in _findings(reference(), lacking, 1.0)}
+    assert found["prediction layers"].status is Status.NOTE
+    assert "llama_set_nextn_layer_offset" in found["prediction layers"].fact
 
 
 def test_draft_mtp_asks_for_it(tmp_path, monkeypatch):

@@ -54,6 +54,7 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
         "",
         judgement.sentence,
         *judgement.running_states,
+        *([outlook.head] if outlook.head else []),
         *([f"`localspec suggest {shlex.quote(name)}` finds drafts for it."] if judgement.fits else []),
     ):
         click.echo(printable(line))
