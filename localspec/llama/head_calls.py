@@ -41,7 +41,7 @@ class Calls:
 @cache
 def calls() -> Calls:
     """Those of the library that is loaded. Raises `BackendError` naming what it lacks."""
-    lib = backend.library().llama_cpp._lib
+    lib = getattr(getattr(backend.library(), "llama_cpp", None), "_lib", None)
     pointer, floats = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
     return Calls(
         _call(lib, "llama_set_embeddings_nextn", "bb", [pointer, ctypes.c_bool, ctypes.c_bool], None),

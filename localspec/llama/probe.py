@@ -28,7 +28,8 @@ def main(path: str) -> None:
 
 
 def _asked(llama_cpp: Any) -> Iterator[dict[str, object]]:
-    yield {"features": features_of(llama_cpp.llama_print_system_info()), "lacks": head_calls.missing()}
+    yield {"features": features_of(llama_cpp.llama_print_system_info())}
+    yield {"lacks": head_calls.missing()}
     from llama_cpp import _ggml
 
     ggml = getattr(_ggml, "libggml", None)
