@@ -28,6 +28,7 @@ from localspec.errors import BackendError, InvalidRequest, ModelFileError, Model
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import head_calls, heads
+from localspec.llama.hidden_states import HiddenStates
 from localspec.measure.acceptance import record
 
 from .tinyarch import header_only, tiny
@@ -157,6 +158,27 @@ def test_what_it_says_does_not_depend_on_what_was_drafted_before(form, tmp_path)
     weights.close()
     assert len(found["at once"]) == guesses + 1
     np.testing.assert_allclose(found["in rounds"], found["at once"], atol=2e-2)
+
+
+def test_hidden_states_are_those_of_the_tokens_that_stand():
+    kept = HiddenStates(10, 2)
+    states = np.arange(1, 13, dtype=np.float32).reshape(6, 2)
+    kept.take([Span(0, (1, 2, 3, 4), 0, 0), Span(1, (5, 6), 0, 0)], states)
+    assert (kept.known(0), kept.known(1), kept.known(2)) == (4, 2, 0)
+    np.testing.assert_array_equal(kept.before(0, 0, 3), [[0, 0], [1, 2], [3, 4]])
+    np.testing.assert_array_equal(kept.before(1, 1, 3), [[9, 10], [11, 12], [0, 0]])
+    kept.cut(0, 2)
+    np.testing.assert_array_equal(kept.before(0, 2, 2), [[3, 4], [0, 0]])
+    kept.cut(0, 3)  # nothing comes back
+    assert kept.known(0) == 2
+    kept.take([Span(0, (7,), 4, 0)], states[:1])  # behind cells that were never seen
+    np.testing.assert_array_equal(kept.before(0, 2, 4), [[3, 4], [0, 0], [0, 0], [1, 2]])
+    kept.forget(0, 3)
+    assert kept.known(0) == 3
+    assert not kept.before(0, 0, 4).any()
+    third = np.full((1, 2), 1 / 3, np.float32)
+    kept.take([Span(2, (1,), 0, 0)], third)
+    np.testing.assert_allclose(kept.before(2, 1, 1), third, rtol=2**-7)
 
 
 def test_a_seed_gives_the_same_text_with_any_number_of_its_tokens(noisy, home):
