@@ -24,7 +24,14 @@ from localspec.engine.libraries import reference
 from localspec.engine.measured_costs import roles
 from localspec.engine.memory import memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
-from localspec.errors import BackendError, InvalidRequest, ModelFileError, ModelLoadError, PairingError
+from localspec.errors import (
+    BackendError,
+    DecodeError,
+    InvalidRequest,
+    ModelFileError,
+    ModelLoadError,
+    PairingError,
+)
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import read_metadata
 from localspec.llama import head_calls, heads
@@ -179,6 +186,25 @@ def test_hidden_states_are_those_of_the_tokens_that_stand():
     third = np.full((1, 2), 1 / 3, np.float32)
     kept.take([Span(2, (1,), 0, 0)], third)
     np.testing.assert_allclose(kept.before(2, 1, 1), third, rtol=2**-7)
+
+
+def test_whoever_asks_for_more_guesses_than_there_are_layers_does_not_end_the_process(tmp_path):
+    path = write_headed(tmp_path / "target.gguf", heads=2)
+    weights = reference().open_weights(read_metadata(path), heads=True)
+    options = ContextOptions(n_ctx=64, threads=1, hidden_states=True)
+    target = weights.open_context(options)
+    head = weights.open_head(target, replace(options, hidden_states=False, n_outputs=1))
+    assert head.depth == 2
+    target.decode([Span(0, (40, 41), 0, 0)])
+    head.decode([Span(0, (40, 41, 42), 0, 1)])
+    for position in range(3, 9):
+        ((row,),) = head.decode([Span(0, (50,), position, 1)])
+        assert np.isfinite(row).all()
+    with pytest.raises(DecodeError, match="one row"):
+        head.decode([Span(0, (50, 51), 9, 1, 1)])
+    head.close()
+    target.close()
+    weights.close()
 
 
 def test_a_seed_gives_the_same_text_with_any_number_of_its_tokens(noisy, home):

@@ -12,6 +12,7 @@ from localspec.compute.context_options import ContextOptions
 from localspec.decoding.rollback import CUT, Rollback
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
+from localspec.errors import DecodeError
 from localspec.ggml.context import NativeContext
 from localspec.llama import backend, head_calls
 from localspec.llama.hidden_states import HiddenStates
@@ -58,7 +59,8 @@ class Context(NativeContext):
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied."""
         rows = super().decode(spans)
         if self.hidden is not None:
-            pointer = head_calls.calls().states(self._handle)
+            if not (pointer := head_calls.calls().states(self._handle)):
+                raise DecodeError(f"{self.name} returned no hidden states.", code=0)
             shape = sum(len(span.tokens) for span in spans), self._state_width
             self.hidden.take(spans, np.ctypeslib.as_array(pointer, shape))
         return rows

@@ -85,7 +85,14 @@ class HeadContext(Context):
 
     def _read(self, span: Span) -> list[Logits]:
         before = self._guesses.get(span.sequence_id)
-        if before is not None and before.goes_on(span) and span.start > self.known(span.sequence_id):
+        if (
+            before is not None
+            and before.goes_on(span)
+            and span.start > self.known(span.sequence_id)
+            and (
+                self.depth is None or len(before.tokens) + 1 < self.depth
+            )  # the library would end the process
+        ):
             before.tokens.append(span.tokens[0])
             return self._guess(span.sequence_id, before)
         states = self._hidden.before(span.sequence_id, span.start, len(span.tokens))
