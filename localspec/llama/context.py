@@ -68,9 +68,8 @@ class Context(NativeContext):
     def truncate(self, sequence_id: int, length: int) -> int:
         """Forget the cells from `length` on; returns how many are left."""
         if self.hidden is not None:
-            self.hidden.cut(
-                sequence_id, length
-            )  # also where fewer cells are left: the same tokens are read again
+            # Also where fewer cells are left: the same tokens are read again.
+            self.hidden.cut(sequence_id, length)
         return super().truncate(sequence_id, length)
 
     def load_state(self, data: bytes, sequence_id: int = 0) -> int:
