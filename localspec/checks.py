@@ -22,6 +22,8 @@ VERIFY = ("auto", "block", "rejection", "coupled")
 """Names of accept rules."""
 LIBRARIES = ("auto", "llama", "ik")
 """What may be asked to compute: the library that is faster here, or one by its `Library.key`."""
+HEAD = ("auto", "on", "off")
+"""When the target's own prediction layers draft: where it has some and there is no draft model, always, or never."""
 WHEN_FULL = ("error", "drop_oldest")
 """What a conversation may do when its context is full."""
 
@@ -170,6 +172,13 @@ def check_library(value: object) -> str:
         raise InvalidRequest(
             f"library is {shown(value)}.", f"It must be one of {', '.join(LIBRARIES)}.", name="library"
         )
+    return value
+
+
+def check_head(value: object) -> str:
+    """When the target's own head drafts, of HEAD. Raises `InvalidRequest` otherwise."""
+    if not isinstance(value, str) or value not in HEAD:
+        raise InvalidRequest(f"head is {shown(value)}.", f"It must be one of {', '.join(HEAD)}.", name="head")
     return value
 
 

@@ -57,6 +57,11 @@ def _both(first: Notify, second: Notify) -> Notify:
     return notify
 
 
+def _wants_draft(options: LoadOptions) -> bool:
+    """Whether the draft that belongs to the target is loaded too."""
+    return not options.get("no_draft") and options.get("head") != "on"
+
+
 def _checked_progress(on_progress: ProgressCallback | None) -> ProgressCallback | None:
     """`on_progress`, or None where nobody listens. Raises `InvalidRequest`."""
     return None if on_progress is None else check_listener("on_progress", on_progress)
@@ -83,8 +88,8 @@ class LLM:
 
         options: those of `LoadOptions`. Errors are those of `from_pair`, `from_hub`, `from_folder` and `from_files`.
         """
-        found = find(name_or_target, draft, options.get("home"), with_draft=not options.get("no_draft"))
-        return cls._from(found, options)
+        found = find(name_or_target, draft, options.get("home"), with_draft=_wants_draft(options))
+        return cls._from(found, options, asked=draft is not None)
 
     @classmethod
     def load_in_background(
@@ -108,9 +113,7 @@ class LLM:
 
         Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
         """
-        return cls._from(
-            find_pair(name, options.get("home"), with_draft=not options.get("no_draft")), options
-        )
+        return cls._from(find_pair(name, options.get("home"), with_draft=_wants_draft(options)), options)
 
     @classmethod
     def from_folder(cls, folder: StrPath, **options: Unpack[LoadOptions]) -> Self:
@@ -127,14 +130,17 @@ class LLM:
         The network is not used. options: those of `LoadOptions`; raises `NotDownloaded` and what `from_files` raises.
         """
         return cls._from(
-            find_on_hub(target, draft, options.get("home"), with_draft=not options.get("no_draft")), options
+            find_on_hub(target, draft, options.get("home"), with_draft=not options.get("no_draft")),
+            options,
+            asked=draft is not None,
         )
 
     @classmethod
     def from_files(
         cls, target: StrPath, draft: StrPath | None = None, **options: Unpack[LoadOptions]
     ) -> Self:
-        """Load GGUF files. Without a draft, repeated text is drafted from the conversation itself (n-grams).
+        """Load GGUF files. Without a draft, the target's own prediction layers draft, where it has some, and repeated
+        text is drafted from the conversation itself (n-grams).
 
         options: those of `LoadOptions`. With draft_tokens "auto", where a draft model can pay, a copy of it is
         requantized in `home` and used if it drafts faster, unless `prepare_draft=False`.
@@ -156,9 +162,11 @@ class LLM:
         return cls(keeper, seconds)
 
     @classmethod
-    def _from(cls, found: Found, options: LoadOptions) -> Self:
+    def _from(cls, found: Found, options: LoadOptions, *, asked: bool = False) -> Self:
+        """asked: whether the draft was, and does not just belong to the target."""
         resolved: LoadOptions = {**options, "home": found.home}
-        llm = cls.from_files(found.target, found.draft, **resolved)
+        draft = found.draft if asked or _wants_draft(options) else None
+        llm = cls.from_files(found.target, draft, **resolved)
         llm._keeper.warnings += found.warnings
         return llm
 

@@ -313,6 +313,9 @@ class FakeLibrary:
     def refusal(self, metadata: Metadata) -> str:
         return self.refuses(metadata)
 
+    def why_no_head(self, metadata: Metadata) -> str:
+        return "it has no heads"
+
     def why_no_gpu(self) -> str:
         return "numbers are made up on the CPU alone."
 
@@ -334,7 +337,9 @@ class FakeLibrary:
         gpu_layers: str | int = "auto",
         use_mmap: bool = True,
         repack: bool = True,
+        heads: bool = False,
     ) -> FakeWeights:
+        assert not heads, "none can be computed"
         if reason := self.refusal(metadata):
             raise ModelLoadError(reason, path=str(metadata.path))
         check_cancelled()

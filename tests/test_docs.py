@@ -173,7 +173,11 @@ def endings() -> set[str]:
         ("", *reasons), (None, *stops), (True, False), controllers, ("auto", 0, 3, 40), (0, 4)
     ):
         engine: Any = SimpleNamespace(
-            no_draft_reason=reason, draft=draft, draft_stop=stop if draft else None, most_draft_tokens=31
+            no_draft_reason=reason,
+            draft=draft,
+            drafts_itself=False,
+            draft_stop=stop if draft else None,
+            most_draft_tokens=31,
         )
         stats = Stats(tokens=9, rounds=9, drafted=drafted)
         found.add(describe_drafting(engine, controller, length, stats))  # type: ignore[arg-type]

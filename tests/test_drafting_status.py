@@ -51,6 +51,7 @@ def hint(
     monkeypatch.setattr(drafting_status, "libraries", lambda: libraries)
     engine: Any = SimpleNamespace(
         no_draft_reason=reason,
+        drafts_itself=False,
         draft=SimpleNamespace() if draft else None,
         target=SimpleNamespace(weights=SimpleNamespace(gpu_layers=gpu_layers)),
     )

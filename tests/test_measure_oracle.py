@@ -176,6 +176,7 @@ def test_sampled_tokens_stand_as_often_as_the_rejection_rule_lets_them() -> None
         sequence.append(int(rng.choice(V, p=p)))
     engine = SimpleNamespace(
         no_draft_reason="",
+        drafts_itself=False,
         target=FakeContext(target, V, n_ctx=5000),
         draft=FakeContext(draft, V, n_ctx=5000, n_outputs=1),
     )
@@ -185,7 +186,7 @@ def test_sampled_tokens_stand_as_often_as_the_rejection_rule_lets_them() -> None
 
 def test_without_a_draft_nothing_of_a_model_stands() -> None:
     target = FakeContext(random_model(V, seed=1), V)
-    engine = SimpleNamespace(no_draft_reason="", target=target, draft=None)
+    engine = SimpleNamespace(no_draft_reason="", target=target, draft=None, drafts_itself=False)
     trace = record(engine, GREEDY, [1, 2, 3, 1, 2], [3, 1, 2])  # type: ignore[arg-type]
     assert trace == Trace(5, (False,) * 3, (0, 2, 1))
     engine.no_draft_reason = "recurrent"

@@ -263,6 +263,7 @@ def wanted_tensors(header: Path) -> dict[str, tuple[int, ...]]:
     callback = kind(note)
     params = library.llama_model_default_params()
     params.n_gpu_layers = 0
+    params.load_mtp = True
     model = init(context, callback, None, params)
     if not model:
         raise RuntimeError(backend.lines.last_line())
@@ -280,11 +281,44 @@ def header_only(architecture: str, *, experts: bool = False) -> TinyFile:
     return TinyFile(architecture, values, {"token_embd.weight": (8, 1)}, bytes(32))
 
 
-def tiny(architecture: str, folder: Path, *, experts: bool = False) -> TinyFile:
-    """A whole small file. Raises RuntimeError with llama.cpp's word where the values do not suit it."""
+def _with_heads(architecture: str, values: dict[str, Any], heads: int) -> None:
+    """Prediction layers behind the others, of the last one's kind, or with attention where that has none."""
+    layers = values[f"{architecture}.block_count"]
+    values |= {f"{architecture}.block_count": layers + heads, f"{architecture}.nextn_predict_layers": heads}
+    for key, value in values.items():
+        if isinstance(value, list) and len(value) == layers and key.startswith(f"{architecture}."):
+            values[key] = value + [max(value) if "head_count" in key else value[-1]] * heads
+    if architecture == "glm4moe":
+        del values[f"{architecture}.rope.dimension_sections"]
+
+
+def _in_one(tensors: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Queries, keys and values of a layer in one tensor, as mimo2's converter writes them."""
+    whole: dict[str, tuple[int, ...]] = {}
+    for name, shape in tensors.items():
+        block, _, kind = name.rpartition(".attn_")
+        if kind == "q.weight":
+            whole[f"{block}.attn_qkv.weight"] = (
+                shape[0],
+                sum(tensors[f"{block}.attn_{one}.weight"][1] for one in "qkv"),
+            )
+        elif kind.partition(".")[0] not in ("q", "k", "v"):
+            whole[name] = shape
+    return whole
+
+
+def tiny(architecture: str, folder: Path, *, experts: bool = False, heads: int = 0) -> TinyFile:
+    """A whole small file. heads: prediction layers. Raises RuntimeError with llama.cpp's word where the values do not
+    suit it.
+    """
     made = header_only(architecture, experts=experts)
+    if heads:
+        _with_heads(architecture, made.values, heads)
     header = TinyFile(architecture, made.values).write(folder / f"{architecture}.header")
     made.tensors = wanted_tensors(header)
+    if heads:
+        made.tensors = {name: shape for name, shape in made.tensors.items() if not name.endswith("scale")}
+        made.tensors = _in_one(made.tensors) if architecture == "mimo2" else made.tensors
     rng = np.random.default_rng(1)
     parts = []
     for name, shape in made.tensors.items():

@@ -96,7 +96,7 @@ def _judged(
 
 def _described(outlook: Prospect | None) -> dict[str, object]:
     if outlook is None:
-        return {"memory": None, "expected_speedup": None, "library": None}
+        return {"memory": None, "expected_speedup": None, "library": None, "head": None}
     memory = {
         role: None if part is None else asdict(part)
         for role, part in (("target", outlook.target), ("draft", outlook.draft))
@@ -105,6 +105,7 @@ def _described(outlook: Prospect | None) -> dict[str, object]:
         "memory": {**memory, "total": outlook.total},
         "expected_speedup": outlook.gain,
         "library": outlook.choice.described,
+        "head": outlook.head or None,
     }
 
 
@@ -113,6 +114,7 @@ def _show(judgement: Judgement, outlook: Prospect) -> None:
     lines += [f"Verdict: {judgement.verdict}.", ""]
     lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
     choice = outlook.choice
+    lines += [f"  {'harmless':<17} {outlook.head}"] if outlook.head else []
     lines += [*_differences(judgement), "", f"Library: {choice.library.name}: {choice.reason}."]
     lines += [_memory(outlook)]
     lines += [_gain(outlook)] if judgement.fits else []

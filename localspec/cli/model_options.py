@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from localspec.pairs.reference import Reference
 
 
+OWN_HEAD = "mtp"
+"""What to give as the draft for the target's own prediction layers. A file of that name is ./mtp."""
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """What to run and how, as given on the command line."""
@@ -70,11 +74,21 @@ class ModelOptions:
         name = self.pair or ""
         if self.target is not None or _is_path(name):
             return None
-        if self.draft is not None:
+        if self.draft is not None and not self.drafts_itself:
             raise click.UsageError(
                 "-md/--draft goes with -m/--target, or with a GGUF file or org/repo:quant as PAIR."
             )
         return name
+
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether the target's own prediction layers shall draft."""
+        return self.draft is not None and self.draft.lower() == OWN_HEAD
+
+    @property
+    def wants_draft(self) -> bool:
+        """Whether the draft that belongs to a pair is loaded."""
+        return not (self.no_draft or self.drafts_itself)
 
     def files(self) -> tuple[Path | Reference, Path | Reference | None]:
         """Target and draft, where `pair_name` is None: files, or models of a hub's repositories.
@@ -82,7 +96,7 @@ class ModelOptions:
         Raises `click.UsageError` for an empty name.
         """
         target = model_of(self.target if self.target is not None else self.pair or "")
-        return target, None if self.draft is None else model_of(self.draft)
+        return target, None if self.draft is None or self.drafts_itself else model_of(self.draft)
 
     def check(self) -> None:
         """Raise `click.UsageError` or `InvalidRequest` for what can be refused before anything is loaded."""
@@ -119,6 +133,7 @@ class ModelOptions:
             "cache_type_v": self.cache_type_v,
             "strict": self.strict,
             "library": self.library,
+            "head": "on" if self.drafts_itself and not self.no_draft else "auto",
         }
 
     def answering(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _find(options: ModelOptions) -> None:
     from localspec.store.store import Store
 
     store = Store()
-    store.pair_paths(pair(name or _default_pair(), store.home), with_draft=not options.no_draft)
+    store.pair_paths(pair(name or _default_pair(), store.home), with_draft=options.wants_draft)
 
 
 def check_name(options: ModelOptions) -> None:
@@ -193,14 +193,16 @@ def pair_title(options: ModelOptions, llm: LLM) -> str:
     if name is not None:
         return name or _default_pair()
     contexts = (llm.engine.target, llm.engine.draft)
-    return " + ".join(context.weights.path.name for context in contexts if context)
+    paths = dict.fromkeys(context.weights.path for context in contexts if context)
+    return " + ".join(path.name for path in paths)
 
 
 def _introduction(options: ModelOptions, llm: LLM) -> str:
     """A line: pair, files, what computes, drafting on or off and why; a second one where something would help."""
     name = options.pair_name()
     models = (llm.settings.get("target"), llm.settings.get("draft"))
-    files = " + ".join(Path(str(model["file"])).name for model in models if isinstance(model, dict))
+    paths = dict.fromkeys(str(model["file"]) for model in models if isinstance(model, dict))
+    files = " + ".join(Path(path).name for path in paths)
     title = "" if name is None else f"{name or _default_pair()}: "
     library = llm.settings.get("library")
     by = f"computed by {library['name']}, " if isinstance(library, dict) else ""

@@ -109,7 +109,10 @@ _MODEL_OPTIONS = (
         help="Target model, instead of PAIR: a GGUF file, or one of a Hugging Face repository.",
     ),
     _option(
-        "-md", "--draft", metavar="FILE|org/repo:quant", help="Draft model for that target, named likewise."
+        "-md",
+        "--draft",
+        metavar="FILE|org/repo:quant|mtp",
+        help="Draft model for that target, named likewise; mtp: the target's own prediction layers.",
     ),
     _option("--no-draft", is_flag=True, help="Plain decoding, nothing is drafted."),
     _option("--draft-tokens", type=DRAFT_TOKENS, default="auto", help="Tokens drafted per round."),

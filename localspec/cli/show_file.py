@@ -19,7 +19,8 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
     from localspec.system.progress import readable
 
     model = read_metadata(user_path(name))
-    judgement, needed = judge(model, None), prospect(model, None, EngineOptions(n_ctx=ctx_size)).total
+    judgement, outlook = judge(model, None), prospect(model, None, EngineOptions(n_ctx=ctx_size))
+    needed = outlook.total
     facts = {
         "file": str(model.path),
         "name": model.name,
@@ -28,6 +29,7 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
         "bytes": model.size_bytes,
         "licence": model.key_values.get("general.license"),
         "layers": model.n_layer,
+        "head": outlook.head or None,
         "width": model.n_embd,
         "vocabulary": model.n_vocab,
         "tokenizer": model.tokenizer_model,
@@ -52,6 +54,7 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
         "",
         judgement.sentence,
         *judgement.running_states,
+        *([outlook.head] if outlook.head else []),
         *([f"`localspec suggest {shlex.quote(name)}` finds drafts for it."] if judgement.fits else []),
     ):
         click.echo(printable(line))

@@ -20,6 +20,7 @@ class ContextOptions:
     cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
     spare:   cells beyond n_ctx, for what only makes a pass wider.
     snapshots: states behind the last tokens of a pass that are kept of a running state, where the library can do that.
+    hidden_states: keep the hidden state of each cell, for a head (`Headed.open_head`).
     """
 
     n_ctx: int = 4096
@@ -31,6 +32,7 @@ class ContextOptions:
     cache_type_v: str = "f16"
     spare: int = 0
     snapshots: int = 0
+    hidden_states: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.probe import Probe
@@ -112,6 +112,32 @@ class Weights(Protocol):
         """Free the weights."""
 
 
+@runtime_checkable
+class HeadContext(Context, Protocol):
+    """Cells of a head: prediction layers that draft for the target, from its hidden states.
+
+    Its `decode` gives one row for a span at most, and takes no padding.
+    """
+
+    @property
+    def depth(self) -> int | None:
+        """Tokens that it can guess in a row; None: any number."""
+
+    def known(self, sequence_id: int) -> int:
+        """Tokens at the start of a sequence that the target has read."""
+
+
+@runtime_checkable
+class Headed(Protocol):
+    """Weights with prediction layers."""
+
+    def open_head(
+        self, target: Context, options: ContextOptions, cancel: CancelFlag | None = None
+    ) -> HeadContext:
+        """A context on the prediction layers, for the texts of `target`, which keeps its hidden states
+        (`ContextOptions.hidden_states`) and is closed after it. Raises `ModelLoadError`."""
+
+
 class Library(Protocol):
     """Computes logits on this machine."""
 
@@ -167,6 +193,9 @@ class Library(Protocol):
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
         a reason, except for the reference, which must be there."""
 
+    def why_no_head(self, metadata: Metadata) -> str:
+        """Why the file's own prediction layers cannot draft for it here, as a clause; "" where they can."""
+
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, with the remedy, in sentences; "" where they can."""
 
@@ -186,9 +215,11 @@ class Library(Protocol):
         gpu_layers: str | int = "auto",
         use_mmap: bool = True,
         repack: bool = True,
+        heads: bool = False,
     ) -> Weights:
         """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`.
 
+        heads: the prediction layers too, where `why_no_head` says "": the weights are `Headed` then.
         It reports to this thread's `load_watch` and ends when that was cancelled. A library with threads of its own
         claims the process first (`system.forks`), and has everything closed before its own end (`system.at_exit`).
         """

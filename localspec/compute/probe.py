@@ -39,6 +39,7 @@ class Probe:
     said:     the end of what it wrote to standard error.
     features: what the library was compiled for, e.g. {"AVX2": 1}, as llama.cpp spells it.
     backends: kinds of devices that are compiled in, e.g. ("CPU", "CUDA").
+    lacks:    calls for prediction layers that it does not have, as a clause, or "".
     """
 
     stage: str = "start"
@@ -49,6 +50,7 @@ class Probe:
     features: dict[str, int] = field(default_factory=dict)
     backends: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
+    lacks: str = ""
 
     @property
     def usable(self) -> bool:
@@ -92,6 +94,7 @@ def _read(notes: Path, ended: Ended) -> Probe:
             Device(item["name"], item["description"], (item["memory"][0], item["memory"][1]))
             for item in known.get("devices", ())
         ),
+        lacks=known.get("lacks", ""),
     )
 
 

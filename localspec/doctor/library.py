@@ -55,6 +55,7 @@ def _findings(library: Library, probe: Probe, seconds: float) -> Iterator[Findin
         yield from _features(library, probe.features)
         if library is reference():
             yield from _devices(probe)
+            yield _heads(probe)
 
 
 def _missing(library: Library) -> Finding:
@@ -216,6 +217,14 @@ def _devices(probe: Probe) -> Iterator[Finding]:
             )
         else:
             yield ok(topic, fact, **data)
+
+
+def _heads(probe: Probe) -> Finding:
+    topic = "prediction layers"
+    if probe.lacks:
+        fact = f"A model's own prediction layers cannot draft: {probe.lacks}."
+        return note(topic, fact, "Other drafts work. Install a tested version for these.", lacks=probe.lacks)
+    return ok(topic, "a model's own prediction layers can draft (--draft mtp)", lacks="")
 
 
 def _gpu_here() -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from localspec.compute.library import Context
+from localspec.compute.library import Context, HeadContext
 from localspec.decoding.costs import CostTable
 from localspec.errors import ModelFileError
 from localspec.gguf.formats import bytes_of_pass
 from localspec.gguf.metadata import Metadata
+from localspec.gguf.heads import layers_in
 
 CPU_BANDWIDTH, GPU_BANDWIDTH = 15e9, 300e9
 """Bytes of weights that a pass of one token reads in a second: measured on two cores, and that of a small GPU. A few
@@ -36,7 +37,9 @@ def assumed_costs(context: Context, *, min_width: int = 1) -> CostTable:
     on_gpu = weights.gpu_layers > 0
     curve = GPU if on_gpu else CURVES.get(weights.metadata.file_type, QUANTIZED)
     bandwidth = GPU_BANDWIDTH if on_gpu else CPU_BANDWIDTH
-    step = OVERHEAD + _bytes_of_pass(weights.metadata) / bandwidth
+    is_head = isinstance(context, HeadContext)
+    read = layers_in(weights.metadata).num_bytes if is_head else _bytes_of_pass(weights.metadata)
+    step = OVERHEAD + read / bandwidth
     padded = CostTable(curve).time(min_width)
     seconds = {width: step * max(share, padded) for width, share in curve.items()}
     growth = GROWTH * step

@@ -21,6 +21,7 @@ from localspec.engine.measured_costs import Costs
 from localspec.engine.options import EngineOptions, Notify
 from localspec.errors import LocalspecError, StoreError
 from localspec.gguf.formats import bytes_in_format, elements_by_type
+from localspec.gguf.heads import is_head_alone
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import this_machine
 from localspec.store.prepared import ORIGINAL, PreparedDrafts, Source, Trial
@@ -63,7 +64,8 @@ def load_engine(
     facts = facts_of(target)
     draft_facts = None if draft is None or options.no_draft else facts_of(draft)
     library = library or library_for(facts, draft_facts, options.library)
-    copy = None if draft_facts is None else chosen_copy(draft_facts.path, options, home, library)
+    is_head = draft_facts is not None and is_head_alone(draft_facts)
+    copy = None if draft_facts is None or is_head else chosen_copy(draft_facts.path, options, home, library)
     if copy is None or draft_facts is None:
         return Engine(facts, draft_facts, options, home, notify, cancel, library)
     try:
@@ -92,7 +94,7 @@ def improved_engine(
     draft: the file the engine was asked to draft with. The engine must be idle; it is closed if another is returned.
     """
     options = engine.asked
-    if draft is None or engine.draft is None or engine.draft.n_ctx < MIN_CONTEXT:
+    if draft is None or engine.draft is None or engine.draft.n_ctx < MIN_CONTEXT or engine.drafts_itself:
         return engine
     if engine.draft.weights.path != Path(draft):  # it is the copy
         return engine

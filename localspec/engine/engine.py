@@ -12,11 +12,12 @@ from pathlib import Path
 
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import CancelFlag, Context, Library, Weights
+from localspec.compute.library import CancelFlag, Context, HeadContext, Library, Weights
 from localspec.decoding.drafting import Drafter, NoDrafter, chain
-from localspec.decoding.model_drafter import ModelDrafter, Stop
+from localspec.decoding.model_drafter import Stop
 from localspec.decoding.session import Session
 from localspec.decoding.threads import ThreadControl
+from localspec.engine.heads import head_of, model_drafter, open_head
 from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory, with_snapshots
 from localspec.engine.options import TARGET_ROWS, EngineOptions
@@ -72,10 +73,13 @@ class Engine:
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
+        self.head = head_of(target_metadata, draft_metadata, options, self.library)
         if draft_metadata is not None:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
             self.warnings += [reason.sentence for reason in reservations]
+        if self.head.file is not None:
+            draft_metadata = None
         self.cancel = cancel or watched_flag(self.library)
         with ExitStack() as loaded:
             self._load(target_metadata, draft_metadata, loaded)
@@ -96,7 +100,7 @@ class Engine:
                     f"{self.library.name} cannot forget single tokens of {model.weights.path.name} here"
                 )
         self._model_drafter = (
-            ModelDrafter(
+            model_drafter(
                 Session(self.draft, threads=self.threads), self.target.n_vocab, self.vocab.eog_tokens
             )
             if self.draft and not self.no_draft_reason
@@ -121,8 +125,13 @@ class Engine:
         )
         stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
         self.target, widths = self._open_target(loads[0], loaded)
-        self.draft = None
-        if draft:
+        self.draft: Context | None = None
+        if self.head.drafts:
+            own = self.target.weights
+            if (file := self.head.file) is not None:
+                own = self._weights(file, self._draft_gpu_layers, self.asked.repack, loaded, heads=True)
+            self.draft = self._open_head(own, self.asked.context(n_ctx, 1), loaded)
+        elif draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
             self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
         self.threads = self._thread_control(widths, neighbours, before)
@@ -146,8 +155,13 @@ class Engine:
         return control
 
     def _loads(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> list[Load]:
-        loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]
-        if draft:
+        options = replace(self.options.context(n_ctx, TARGET_ROWS), hidden_states=self.head.states)
+        loads = [Load(target, options, self._gpu_layers)]
+        if self.head.drafts:
+            loads.append(
+                Load(self.head.file or target, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=True)
+            )
+        elif draft:
             loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
         if self.no_draft_reason or self.library.key != reference().key:  # which alone can keep snapshots
             return loads
@@ -155,7 +169,7 @@ class Engine:
 
     def _open_target(self, load: Load, loaded: ExitStack) -> tuple[Context, Widths]:
         metadata, context_options = load.metadata, load.options
-        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded)
+        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded, self._has_own_head)
         widths = Widths(1, context_options.n_batch)
         if self.options.strict:
             widths = self._widths_of(weights, context_options, self.cancel)
@@ -170,9 +184,16 @@ class Engine:
         weights = self._weights(metadata, gpu_layers, self.asked.repack, loaded)
         return self._context(weights, context_options, loaded)
 
-    def _weights(self, metadata: Metadata, gpu_layers: int, repack: bool, loaded: ExitStack) -> Weights:
+    def _open_head(self, weights: Weights, options: ContextOptions, opened: ExitStack) -> HeadContext:
+        head = open_head(weights, self.target, options, self.cancel)
+        opened.callback(head.close)
+        return head
+
+    def _weights(
+        self, metadata: Metadata, gpu_layers: int, repack: bool, loaded: ExitStack, heads: bool = False
+    ) -> Weights:
         weights = self.library.open_weights(
-            metadata, gpu_layers=gpu_layers, use_mmap=self.options.use_mmap, repack=repack
+            metadata, gpu_layers=gpu_layers, use_mmap=self.options.use_mmap, repack=repack, heads=heads
         )
         loaded.callback(weights.close)
         return weights
@@ -213,6 +234,15 @@ class Engine:
         if self.no_draft_reason:
             return NoDrafter()
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
+
+    @property
+    def _has_own_head(self) -> bool:
+        return self.head.drafts and self.head.file is None
+
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether the draft is the target's own prediction layers, in its file or in another."""
+        return isinstance(self.draft, HeadContext)
 
     @property
     def draft_stop(self) -> Stop | None:
@@ -257,18 +287,21 @@ class Engine:
         other.prefixes = KeptPrefixes(0, 0)
         if not with_draft:
             other.no_draft_reason = self.no_draft_reason or "asked for"
-        models = [self.target] if self.draft is None or not with_draft else [self.target, self.draft]
+        draft = self.draft if with_draft else None
         if self.options.check_memory:
-            loads = [Load(one.weights.metadata, one.options, one.weights.gpu_layers) for one in models]
-            check_memory(loads, loaded=True)
+            check_memory([_load_of(one) for one in (self.target, draft) if one], loaded=True)
         with ExitStack() as opened:
-            other.target, *drafts = (self._context(one.weights, one.options, opened) for one in models)
-            other.draft = drafts[0] if drafts else None
+            other.target = self._context(self.target.weights, self.target.options, opened)
+            other.draft = None
+            if isinstance(draft, HeadContext):
+                other.draft = other._open_head(draft.weights, draft.options, opened)
+            elif draft is not None:
+                other.draft = self._context(draft.weights, draft.options, opened)
             other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)
             other._prepare()
             if self.threads is not None:
-                for context in (other.target, *drafts):
-                    if not context.weights.gpu_layers:
+                for context in (other.target, other.draft):
+                    if context is not None and not context.weights.gpu_layers:
                         self.threads.govern(context)
                         opened.callback(self.threads.release, context)
             other._free = weakref.finalize(other, opened.pop_all().close)
@@ -299,6 +332,12 @@ def facts_of(model: StrPath | Metadata) -> Metadata:
     return model if isinstance(model, Metadata) else read_metadata(Path(model))
 
 
+def _load_of(context: Context) -> Load:
+    """A further context like this one."""
+    weights = context.weights
+    return Load(weights.metadata, context.options, weights.gpu_layers, isinstance(context, HeadContext))
+
+
 def _check_cache_types(library: Library, options: EngineOptions) -> None:
     """Before anything is loaded. Raises `InvalidRequest`."""
     for name in ("cache_type_k", "cache_type_v"):
@@ -323,4 +362,5 @@ def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
         "use_mmap": options.use_mmap,
         "repack": options.repack,
         "strict": options.strict,
+        **({"head": True} if isinstance(context, HeadContext) else {}),
     }

@@ -197,7 +197,8 @@ class EngineKeeper:
         settings = dict(self._described[0] if engine is None else engine.describe())
         if isinstance(draft := settings["draft"], dict):
             asked = str(self.order.draft)
-            settings["draft"] = {**draft, "prepared_from": None if draft["file"] == asked else asked}
+            is_copy = self.order.draft is not None and draft["file"] != asked
+            settings["draft"] = {**draft, "prepared_from": asked if is_copy else None}
         library = {**settings["library"], "reason": self.choice.reason}  # type: ignore[dict-item]
         return {
             **settings,

@@ -156,7 +156,7 @@ def measure_costs(
     The sessions of the engine must not be in use; their cells are overwritten.
     """
     for role in roles(engine, costs):
-        name = role.context.weights.path.name
+        name = _name(engine, role)
         if role.table.certain or skip():
             continue
         stage(Stage.MEASURE, f"measuring {name}", *((0.80, 0.86) if role.verifies else (0.86, 0.90)))
@@ -170,6 +170,11 @@ def measure_costs(
                 f"The machine was busy (equal passes differed by {measured.spread - 1:.0%}), so this is uncertain: "
                 "it is kept until it can be measured better."
             )
+
+
+def _name(engine: Engine, role: Role) -> str:
+    name = role.context.weights.path.name
+    return f"{name}'s prediction layers" if engine.drafts_itself and not role.verifies else name
 
 
 def _most_threads(engine: Engine, context: Context) -> int:
@@ -192,6 +197,7 @@ def _facts(context: Context, engine: Engine, verifies: bool, threads: int | None
         "widths": [engine.session.min_width if verifies else 1, context.n_batch],
         "build": context.weights.build,
         "machine": this_machine(),
+        **({"prediction layers": True} if engine.drafts_itself and not verifies else {}),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
+from localspec.engine.heads import may_draft
 from localspec.engine.options import TARGET_ROWS, EngineOptions
 from localspec.errors import MemoryShort, NotDownloaded
 from localspec.gguf.architectures import DELTA_NET
@@ -63,11 +64,16 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class Load:
-    """A model to be loaded. gpu_layers: how many of its layers do not go into main memory."""
+    """A model to be loaded. gpu_layers: how many of its layers do not go into main memory.
+
+    is_head: the context of a model's prediction layers, whose cells were counted with the others, and its weights too
+    where they are in the same file.
+    """
 
     metadata: Metadata
     options: ContextOptions
     gpu_layers: int = 0
+    is_head: bool = False
 
     @property
     def share(self) -> float:
@@ -78,18 +84,22 @@ class Load:
 
 def memory_estimate(loads: Sequence[Load]) -> MemoryEstimate:
     """Main memory that the models take together."""
+    models = [load for load in loads if not load.is_head]
+    paths = {load.metadata.path for load in models}
+    files = [load for load in loads if not (load.is_head and load.metadata.path in paths)]
     return MemoryEstimate(
-        weights=sum(int(load.share * load.metadata.size_bytes) for load in loads),
-        kv_cache=sum(int(load.share * kv_cache_bytes(load.metadata, load.options)) for load in loads),
+        weights=sum(int(load.share * load.metadata.size_bytes) for load in files),
+        kv_cache=sum(int(load.share * kv_cache_bytes(load.metadata, load.options)) for load in models),
         compute=sum(int(load.share * compute_bytes(load.metadata, load.options)) for load in loads),
         available=free_memory(),
     )
 
 
 def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
-    """Bytes of the cells of `options`, and of running states with their snapshots."""
+    """Bytes of the cells of `options`, of running states with their snapshots, and of hidden states that are kept."""
     states = options.n_sequences * (1 + options.snapshots) * state_bytes(metadata)
-    return states + _attention_bytes(metadata, options)
+    hidden = 2 * metadata.n_embd * options.n_ctx * options.n_sequences if options.hidden_states else 0
+    return states + hidden + _attention_bytes(metadata, options)
 
 
 def most_snapshots(metadata: Metadata, loads: Sequence[Load]) -> int:
@@ -175,7 +185,13 @@ def memory_needed(
 def pair_loads(target: Metadata, draft: Metadata | None, options: EngineOptions) -> list[Load]:
     """What loading the pair under these options reserves in main memory, as if no layer went to a GPU."""
     loads = [Load(target, options.context(_n_ctx(target, options.n_ctx), TARGET_ROWS))]
-    if draft is not None:
+    if may_draft(target, draft is not None, options):
+        own = loads[0].options
+        loads = [
+            Load(target, replace(own, hidden_states=True)),
+            Load(target, replace(own, n_outputs=1), is_head=True),
+        ]
+    elif draft is not None:
         loads.append(Load(draft, options.context(_n_ctx(draft, loads[0].options.n_ctx), 1)))
     return [with_snapshots(loads, options), *loads[1:]]
 

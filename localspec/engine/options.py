@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from localspec.checks import check_library, check_names, checked_switch
+from localspec.checks import check_head, check_library, check_names, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
 from localspec.gguf.metadata import Metadata
@@ -36,7 +36,9 @@ class EngineOptions:
     keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
     at most `prefix_bytes` of memory. try_first: load unknown files in a child process before, so that one which ends
     it is an error and not a crash (`trial.py`). library: what computes, by its name in LIBRARIES; "auto": the one that
-    is expected to take the least time for the pair here (`choice.py`). Raises `InvalidRequest`, for `keep_prefixes` and
+    is expected to take the least time for the pair here (`choice.py`). head: whether the target's own prediction layers
+    draft: "auto", where it has some and no draft is given; "on", in the place of the pair's draft too, and it is an
+    error where they cannot; "off". Raises `InvalidRequest`, for `keep_prefixes` and
     the layers when they are used.
     """
 
@@ -56,12 +58,14 @@ class EngineOptions:
     prefix_bytes: int = 1 << 30
     try_first: bool = False
     library: str = "auto"
+    head: str = "auto"
 
     def __post_init__(self) -> None:
         self.context(self.n_ctx, 1)  # checks what it is given
         for name in _SWITCHES:
             checked_switch(name, getattr(self, name))
         check_library(self.library)
+        check_head(self.head)
 
     def strict_for(self, target: Metadata, library: Library) -> EngineOptions:
         """These options with what strict mode changes for a target that `library` computes."""
@@ -115,6 +119,7 @@ class LoadOptions(TypedDict, total=False):
     prefix_bytes: int
     try_first: bool
     library: str
+    head: str
 
 
 def engine_options(values: dict[str, object]) -> EngineOptions:

@@ -121,6 +121,7 @@ def _opened(
             threads=options.threads,
             cache_type_k=options.cache_type_k,
             cache_type_v=options.cache_type_v,
+            hidden_states=options.hidden_states,
         ),
         cancel,
     )
@@ -169,4 +170,5 @@ def _facts(weights: Weights, options: ContextOptions) -> dict[str, object]:
         "cache": [options.cache_type_k, options.cache_type_v],
         "build": weights.build,
         "machine": this_machine(),
+        **({"hidden_states": True} if options.hidden_states else {}),
     }

@@ -134,11 +134,19 @@ GATED = frozenset(
 """How the weights of experts are made must stand in the file."""
 
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"
+ANOTHER_DRAFT = (
+    "localspec runs the prediction layers of a target's own architecture alone: give a small model of its family as "
+    "the draft, or leave it out."
+)
+"""What to do instead of drafting with a head of these kinds."""
 _EMBEDDING = "an embedding model, which does not write text"
 _DIFFUSION = "a diffusion model, which does not write token after token"
 
 LOOKS_AHEAD = "a model that reads ahead of each token, which cannot continue a text token by token"
 """What a file is whose attention is not causal, of any architecture."""
+
+OTHER_HEADS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
+"""They read what a target computes in other ways than its own prediction layers do."""
 
 NOT_A_TEXT_GENERATOR: dict[str, str] = {
     "bert": _EMBEDDING,

@@ -14,7 +14,14 @@ from functools import cached_property
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf.architectures import HYBRID, LOOKS_AHEAD, NOT_A_TEXT_GENERATOR, RECURRENT
+from localspec.gguf.architectures import (
+    ANOTHER_DRAFT,
+    HYBRID,
+    LOOKS_AHEAD,
+    NOT_A_TEXT_GENERATOR,
+    OTHER_HEADS,
+    RECURRENT,
+)
 from localspec.gguf.file_kind import describe
 from localspec.gguf.limits import check_limits
 from localspec.gguf.reader import GGUFHeader, Numbers, Scalar, parse_header, read_header
@@ -198,7 +205,8 @@ def _architecture(path: Path, scalars: dict[str, Scalar], header: GGUFHeader) ->
     if not isinstance(architecture, str) or not architecture:
         raise GGUFFault("it names no architecture (general.architecture)")
     if architecture in NOT_A_TEXT_GENERATOR:
-        raise refuse(NOT_A_TEXT_GENERATOR[architecture])
+        remedy = ANOTHER_DRAFT if architecture in OTHER_HEADS else _OTHER_FILE
+        raise refuse(NOT_A_TEXT_GENERATOR[architecture], remedy)
     if scalars.get(f"{architecture}.attention.causal") is False:
         raise refuse(f"{LOOKS_AHEAD} ({architecture}.attention.causal is false)")
     if not header.tensors and count_of(header) == 1:

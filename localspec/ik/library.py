@@ -68,6 +68,10 @@ class IkLlama:
         reason = files.refusal(metadata)
         return f"{self.name} {reason}." if reason else ""
 
+    def why_no_head(self, metadata: Metadata) -> str:
+        """That none is run: files with prediction layers are refused, for it reads them otherwise."""
+        return f"{self.name} runs no prediction layers here"
+
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU."""
         return _NO_GPU
@@ -95,6 +99,7 @@ class IkLlama:
         gpu_layers: str | int = "auto",
         use_mmap: bool = True,
         repack: bool = True,
+        heads: bool = False,
     ) -> Weights:
         """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
         from localspec.ik.weights import Weights  # needs numpy, which `probe` must do without

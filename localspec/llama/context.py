@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.rollback import CUT, Rollback
+from localspec.decoding.sampling import Logits
+from localspec.decoding.session import Span
+from localspec.errors import DecodeError
 from localspec.ggml.context import NativeContext
-from localspec.llama import backend
+from localspec.llama import backend, head_calls
+from localspec.llama.hidden_states import HiddenStates
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
 
 
 class Context(NativeContext):
-    """KV memory on weights of llama.cpp."""
+    """KV memory on weights of llama.cpp. hidden: the hidden states of its cells, where the options ask for them."""
 
     name = "llama.cpp"
+    hidden: HiddenStates | None = None
 
     def __init__(
         self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
@@ -37,6 +44,42 @@ class Context(NativeContext):
             n_vocab=weights.vocabulary.n_vocab,
         )
         self._memory = self._lib.llama_get_memory(self._handle)
+        if options.hidden_states:
+            self._state_width = int(self._lib.llama_model_n_embd_out(weights.handle))
+            self.hidden = HiddenStates(self.n_ctx + options.spare, self._state_width)
+            head_calls.calls().set_states(self._handle, True, False)
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer, for its room only."""
+        self._check_open()
+        return self._handle
+
+    def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied."""
+        rows = super().decode(spans)
+        if self.hidden is not None:
+            if not (pointer := head_calls.calls().states(self._handle)):
+                raise DecodeError(f"{self.name} returned no hidden states.", code=0)
+            shape = sum(len(span.tokens) for span in spans), self._state_width
+            self.hidden.take(spans, np.ctypeslib.as_array(pointer, shape))
+        return rows
+
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Forget the cells from `length` on; returns how many are left."""
+        if self.hidden is not None:
+            # Also where fewer cells are left: the same tokens are read again.
+            self.hidden.cut(sequence_id, length)
+        return super().truncate(sequence_id, length)
+
+    def load_state(self, data: bytes, sequence_id: int = 0) -> int:
+        """Put saved cells in the place of what the sequence holds; returns how many tokens they are."""
+        if self.hidden is not None:
+            self.hidden.forget(sequence_id, 0)
+        length = super().load_state(data, sequence_id)
+        if self.hidden is not None:
+            self.hidden.forget(sequence_id, length)
+        return length
 
     def _how_to_go_back(self) -> Rollback:
         if not self._has_running_state:

@@ -49,6 +49,12 @@ class LlamaCpp:
         """Nothing that `read_metadata` lets pass: it refuses what llama.cpp cannot load."""
         return ""
 
+    def why_no_head(self, metadata: Metadata) -> str:
+        """Why the file's own prediction layers cannot draft for it here, as a clause, or ""."""
+        from localspec.llama.heads import why_no_head
+
+        return why_no_head(metadata)
+
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, or ""."""
         if backend.supports_gpu():
@@ -87,12 +93,18 @@ class LlamaCpp:
         gpu_layers: str | int = "auto",
         use_mmap: bool = True,
         repack: bool = True,
+        heads: bool = False,
     ) -> Weights:
         """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
         from localspec.llama.weights import Weights  # needs numpy, which `probe` must do without
 
         return Weights(
-            metadata.path, gpu_layers=gpu_layers, use_mmap=use_mmap, repack=repack, metadata=metadata
+            metadata.path,
+            gpu_layers=gpu_layers,
+            use_mmap=use_mmap,
+            repack=repack,
+            metadata=metadata,
+            heads=heads,
         )
 
     def open_vocabulary(self, metadata: Metadata) -> Vocabulary:

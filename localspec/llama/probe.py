@@ -8,6 +8,7 @@ from typing import Any
 
 from localspec.compute.probe import Probe, features_of, probe_in_child, write_notes
 from localspec.ggml.product import tried
+from localspec.llama import head_calls
 from localspec.llama.backend import PACKAGE, library
 
 ENTRY = "localspec.llama.probe:main"
@@ -28,6 +29,7 @@ def main(path: str) -> None:
 
 def _asked(llama_cpp: Any) -> Iterator[dict[str, object]]:
     yield {"features": features_of(llama_cpp.llama_print_system_info())}
+    yield {"lacks": head_calls.missing()}
     from llama_cpp import _ggml
 
     ggml = getattr(_ggml, "libggml", None)

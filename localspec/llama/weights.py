@@ -7,12 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag
 from localspec.ggml.weights import NativeWeights
+from localspec.gguf.heads import prediction_layers
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.llama import backend
 from localspec.llama.context import Context
+from localspec.llama.head_context import HeadContext
 from localspec.llama.vocabulary import Vocabulary
 from localspec.system.forks import check_process, is_forked
 
@@ -23,6 +26,7 @@ class Weights(NativeWeights):
     gpu_layers: "auto" (all, where the build can offload), "all", or how many.
     repack:     let the CPU rearrange weights for faster passes (more memory, rows depend on batch width more).
     vocab_only: load the vocabulary and nothing to compute with.
+    heads:      load the prediction layers too, where `why_no_head` has nothing against them.
     Raises `ModelFileError` for a file that is no usable GGUF, `ModelLoadError` when llama.cpp refuses it.
     """
 
@@ -38,12 +42,14 @@ class Weights(NativeWeights):
         repack: bool = True,
         metadata: Metadata | None = None,
         vocab_only: bool = False,
+        heads: bool = False,
     ) -> None:
         check_process()
         metadata = metadata or read_metadata(Path(path))
         self.gpu_layers = backend.resolve_gpu_layers(gpu_layers)
         self.repack = repack
         self.vocab_only = vocab_only
+        self.num_heads = prediction_layers(metadata) if heads else 0
         self._lib = backend.library()
         params = backend.set_fields(
             self._lib.llama_model_default_params(),
@@ -51,6 +57,7 @@ class Weights(NativeWeights):
             load_mode=self._lib.LLAMA_LOAD_MODE_MMAP if use_mmap else self._lib.LLAMA_LOAD_MODE_NONE,
             use_extra_bufts=repack,
             vocab_only=vocab_only,
+            load_mtp=heads,
         )
         super().__init__(
             metadata,
@@ -82,6 +89,13 @@ class Weights(NativeWeights):
     def open_context(self, options: ContextOptions, cancel: CancelFlag | None = None) -> Context:
         """A context on these weights. Raises `ModelLoadError`."""
         return Context(self, options, cancel)
+
+    def open_head(
+        self, target: library.Context, options: ContextOptions, cancel: CancelFlag | None = None
+    ) -> HeadContext:
+        """A context on the prediction layers, for the texts of `target`. Raises `ModelLoadError`."""
+        assert isinstance(target, Context) and self.num_heads, "a target of this library, its head loaded"
+        return HeadContext(self, target, options, cancel)
 
     def close(self) -> None:
         """Free the weights."""

@@ -10,7 +10,6 @@ from operator import mul
 
 from localspec.decoding.control import FixedPlan
 from localspec.decoding.loop import TargetRows
-from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.rollback import rollback_of
 from localspec.decoding.sampler import Sampler
@@ -18,6 +17,7 @@ from localspec.decoding.sampling import Distribution
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft, RejectionRule
 from localspec.engine.engine import Engine
+from localspec.engine.heads import model_drafter
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
 from localspec.measure.kept import Kept, best, kept
@@ -127,7 +127,7 @@ class _Checker:
     def __init__(self, engine: Engine, sampler: Sampler, sequence: list[int]) -> None:
         assert engine.draft is not None
         self._session, self._sampler, self._sequence = engine.session, sampler, sequence
-        self._drafter = ModelDrafter(Session(engine.draft), engine.target.n_vocab, sampler.eog)
+        self._drafter = model_drafter(Session(engine.draft), engine.target.n_vocab, sampler.eog)
         self._drafter.begin(sequence)
         if _can_cut(engine):
             self._drafter.prefill(sequence)
@@ -136,12 +136,13 @@ class _Checker:
         """A draft behind the first `place` ids, drawn as `sampler` shapes it, and the target's rows for it."""
         prefix = self._sequence[:place]
         self._drafter.rollback(place - 1)
-        self._drafter.prefill(prefix)
-        randomness = RejectionRule(self._sampler.params.seed or 0).round(place)
-        draft = self._drafter.propose(prefix, FixedPlan(length), sampler, randomness)
+        # The target first: a head drafts from what it computed, and must not see more than in an answer.
         self._session.align(prefix)
         if unread := prefix[len(self._session.tokens) : -1]:
             self._session.forward(unread, num_logits=0)
+        self._drafter.prefill(prefix)
+        randomness = RejectionRule(self._sampler.params.seed or 0).round(place)
+        draft = self._drafter.propose(prefix, FixedPlan(length), sampler, randomness)
         span = [prefix[-1], *draft.tokens]
         rows = self._session.forward(span, num_logits=len(span), sure=len(prefix) - 1)
         return draft, TargetRows(rows, self._sampler, prefix, draft.tokens)

@@ -117,7 +117,8 @@ class Replay:
     def __init__(self, engine: Engine, text: Sequence[int]) -> None:
         self._eog = engine.vocab.eog_tokens
         self._target = RowBook(Session(engine.target, min_width=engine.session.min_width))
-        self._draft = RowBook(Session(engine.draft)) if engine.draft else None
+        behind = self._target if engine.drafts_itself else None
+        self._draft = RowBook(Session(engine.draft), behind) if engine.draft else None
         self._session = Session(ReplayContext(self._target), min_width=engine.session.min_width)
         self._prompt, params = revealing_place(self._target, text)
         self._sampler = ReplaySampler(params, num_prompt=len(self._prompt), eog=self._eog)

@@ -8,6 +8,7 @@ from typing import Any
 
 from localspec.engine.choice import Choice, known_choice
 from localspec.engine.contest import pair_costs
+from localspec.engine.heads import head_sentence
 from localspec.engine.memory import Load, memory_estimate, pair_loads
 from localspec.engine.options import EngineOptions
 from localspec.gguf.metadata import Metadata
@@ -39,13 +40,14 @@ class Memory:
 class Prospect:
     """draft: None without one. gain: what `estimate` gives, at assumed acceptances; None where nothing was measured.
 
-    choice: what would compute, by what is known now.
+    choice: what would compute, by what is known now. head: what becomes of prediction layers, a sentence, or "".
     """
 
     target: Memory
     draft: Memory | None
     gain: dict[str, Any] | None
     choice: Choice
+    head: str = ""
 
     @property
     def total(self) -> int:
@@ -66,6 +68,7 @@ def prospect(
         None if draft is None else memory[1],
         None if costs is None else estimate(from_costs(costs), ACCEPTANCES),
         choice,
+        head_sentence(target, draft, options, choice.library),
     )
 
 

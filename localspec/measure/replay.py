@@ -14,11 +14,12 @@ from localspec.decoding.session import Context, Session, Span
 class RowBook:
     """The rows of one model by the exact ids before them. Whoever asks again gets the same bits.
 
-    session: on the real context, whose cells are overwritten.
+    session: on the real context, whose cells are overwritten. behind: the target's, where a head computes from what the
+    target did.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, behind: RowBook | None = None) -> None:
+        self._session, self._behind = session, behind
         self._rows: dict[tuple[int, ...], Logits] = {}
 
     @property
@@ -39,7 +40,15 @@ class RowBook:
                 self._rows.setdefault(key, row)
         return [self._rows[key] for key in keys]
 
+    def read(self, prefix: Sequence[int]) -> None:
+        """Let the cells hold `prefix`."""
+        self._session.align([*prefix, 0])
+        if pending := prefix[len(self._session.tokens) :]:
+            self._session.forward(pending, num_logits=0)
+
     def _compute(self, prefix: Sequence[int], count: int) -> list[Logits]:
+        if self._behind is not None:
+            self._behind.read(prefix[:-1])
         head = len(prefix) - count
         self._session.align(prefix)
         self._session.rollback(head)

@@ -66,6 +66,8 @@ def copied_runs(sequence: Sequence[int], start: int, limit: int) -> tuple[int, .
 def _standing(engine: Engine, params: SamplingParams, sequence: list[int], start: int) -> tuple[bool, ...]:
     """Drawn from what the rejection rule does: of the tokens that equal x, a share min(1, q(x) / p(x)) was accepted."""
     assert engine.draft is not None
+    if engine.drafts_itself:  # from what the target computed at each position
+        read(Session(engine.target), sequence[:-1])
     truth: Iterator[float] = repeat(1.0)
     if not params.greedy:
         truth = chances(Session(engine.target), params, sequence, start)
@@ -73,6 +75,13 @@ def _standing(engine: Engine, params: SamplingParams, sequence: list[int], start
     uniforms = np.random.default_rng(0).random(len(sequence) - start)
     flags = [bool(u * p < q) for u, p, q in zip(uniforms, truth, drafted, strict=False)]
     return tuple(flags + [False] * (len(sequence) - start - len(flags)))
+
+
+def read(session: Session, sequence: Sequence[int]) -> None:
+    """Let the cells hold `sequence`, as far as they reach."""
+    session.align([*sequence, 0])
+    if unread := sequence[len(session.tokens) : session.context.n_ctx]:
+        session.forward(unread, num_logits=0)
 
 
 def chances(
