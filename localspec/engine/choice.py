@@ -86,7 +86,7 @@ def choose(
 
     def compare_now(library: Library, model: Metadata) -> Comparison:
         if draft is not None and not why_no_draft(target):
-            check_pair(target, draft)
+            check_pair(target, draft, cross_vocabulary=not options.no_cross_vocabulary)
         strict = options.strict and model is target
         return compare(model, replace(options, strict=strict), library, home, notify)
 

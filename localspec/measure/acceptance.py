@@ -10,7 +10,6 @@ from operator import mul
 
 from localspec.decoding.control import FixedPlan
 from localspec.decoding.loop import TargetRows
-from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution
@@ -118,7 +117,7 @@ class _Checker:
     def __init__(self, engine: Engine, sampler: Sampler, sequence: list[int]) -> None:
         assert engine.draft is not None
         self._session, self._sampler, self._sequence = engine.session, sampler, sequence
-        self._drafter = ModelDrafter(Session(engine.draft), engine.target.n_vocab, sampler.eog)
+        self._drafter = engine.model_drafter(Session(engine.draft))
         self._drafter.begin(sequence)
         self._drafter.prefill(sequence)
 

@@ -14,9 +14,12 @@ def why_no_draft(target: Metadata) -> str | None:
     return reason.clause if reason.severity == "refuses" else None
 
 
-def check_pair(target: Metadata, draft: Metadata) -> Judgement:
-    """The judgement of a draft that fits. Raises PairingError (`target`, `draft`, `reason`) for one that does not."""
-    judgement = judge(target, draft)
+def check_pair(target: Metadata, draft: Metadata, *, cross_vocabulary: bool = True) -> Judgement:
+    """The judgement of a draft that fits. Raises PairingError (`target`, `draft`, `reason`) for one that does not.
+
+    cross_vocabulary: whether a draft may have a vocabulary of its own.
+    """
+    judgement = judge(target, draft, cross_vocabulary=cross_vocabulary)
     if judgement.refusal is None:
         return judgement
     raise PairingError(
