@@ -32,6 +32,8 @@ SHARED, RETOLD = "shared", "retold"
 """The manners."""
 ENOUGH = 0.5
 """Share of the draft's tokens that the target has too, from which on drafting begins with the shared ones."""
+TRIALS = 2
+"""Drafts in each manner before one is preferred."""
 TRY_OTHER = 16
 """Drafts after which the manner that seems worse is tried again."""
 STALL = 8
@@ -303,34 +305,28 @@ class Manners:
     """
 
     def __init__(self, share: float) -> None:
-        self._only = RETOLD if not share else None
-        self._first, self._second = (SHARED, RETOLD) if share >= ENOUGH else (RETOLD, SHARED)
-        # The second is worth a try at once only where the first does badly.
-        self._worth = {self._first: Average(prior=0.6), self._second: Average(prior=0.4)}
+        names = (SHARED, RETOLD) if share >= ENOUGH else (RETOLD, SHARED)
+        self._worth = {name: Average(prior=0.5, weight=2.0) for name in (names if share else (RETOLD,))}
         self.reset()
 
     def reset(self) -> None:
         """Nothing learned from one text speaks about the next."""
         for average in self._worth.values():
             average.reset()
+        self._drafts = dict.fromkeys(self._worth, 0)
         self._since_other = 0
         self._used: tuple[str, int] | None = None
 
     def next(self) -> str:
         """The manner of the next draft."""
-        first, second = self._first, self._second
-        if self._only:
-            return self._only
-        better = first if self._worth[first].value >= self._worth[second].value else second
-        if self._since_other < TRY_OTHER:
-            return better
-        return second if better == first else first
+        if untried := [name for name, count in self._drafts.items() if count < TRIALS]:
+            return untried[0]
+        return self._ranked[0 if self._since_other < TRY_OTHER else -1]
 
     def used(self, manner: str, num_passes: int) -> None:
         """A draft was made in that manner."""
-        first, second = (self._worth[name].value for name in (self._first, self._second))
-        better = self._first if first >= second else self._second
-        self._since_other = self._since_other + 1 if manner == better else 0
+        self._since_other = self._since_other + 1 if manner == self._ranked[0] else 0
+        self._drafts[manner] += 1
         self._used = manner, num_passes
 
     def learn(self, num_standing: int) -> None:
@@ -339,3 +335,8 @@ class Manners:
             manner, num_passes = self._used
             self._worth[manner].observe(num_standing / num_passes)
             self._used = None
+
+    @property
+    def _ranked(self) -> list[str]:
+        """The better one first."""
+        return sorted(self._worth, key=lambda name: -self._worth[name].value)

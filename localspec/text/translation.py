@@ -86,8 +86,7 @@ class Translation:
 class Reading:
     """The draft's ids for a sequence of the target, kept while it grows and is cut.
 
-    ids:  of the draft. ends: for each the bytes of the text up to and with it.
-    whole: whether they stand for all of the text; a draft that lacks some byte cannot read on.
+    ids:  of the draft, up to text for which it has none. ends: for each the bytes of the text up to and with it.
     """
 
     def __init__(self, translation: Translation) -> None:
@@ -195,7 +194,7 @@ class Reading:
         if new:
             self._text += text
         self._pieces.append(piece)
-        ids = self._ids_of(piece, text)
+        ids = None if self._gaps else self._ids_of(piece, text)
         if ids is None:
             self._gaps.append(piece.start)
             return
