@@ -42,14 +42,15 @@ class LetterVocabulary:
         return b"".join(self.texts[token] for token in ids)
 
 
-def between(target: LetterVocabulary, draft: LetterVocabulary, **sides: Side) -> Translation:
+def between(target: LetterVocabulary, draft: LetterVocabulary, *sides: Side) -> Translation:
+    """sides: of the target and the draft, where they are not the plain ones."""
     keys = {(target.control[token], text): token for token, text in enumerate(target.texts)}
     shared = {
         token: keys[draft.control[token], text]
         for token, text in enumerate(draft.texts)
         if (draft.control[token], text) in keys
     }
-    return Translation(sides.get("target", target.side()), sides.get("draft", draft.side()), shared)
+    return Translation(*(sides or (target.side(), draft.side())), shared)
 
 
 def cross_drafter(

@@ -113,8 +113,8 @@ def test_every_fact_about_the_real_pair_is_harmless_and_its_ends_are_those_of_ll
             "gemma",
             "target",
             "target.gguf can draft for gemma.gguf, less well: their vocabularies differ, and 256 of the target's 300 "
-            "ids (85%) stand for the same bytes as one of the draft's (92% of these): fewer drafted tokens stand than of a "
-            "draft with the target's vocabulary.",
+            "ids (85%) stand for the same bytes as one of the draft's (92% of these): fewer drafted tokens stand than "
+            "of a draft with the target's vocabulary.",
         ),
         (
             "target",
