@@ -28,7 +28,7 @@ from localspec.pairs.reference import Reference
 from localspec.store.store import Store
 from localspec.system.progress import readable
 
-from .tinygguf import NORMAL, Vocab, write_llama, write_mamba, write_tokenizer_only
+from .tinygguf import write_llama, write_mamba, write_stranger
 
 KINDS = ("weights", "cache", "passes")
 
@@ -90,9 +90,7 @@ def test_json(files: tuple[Path, Path]) -> None:
 
 
 def test_files_that_do_not_fit(files: tuple[Path, Path], tmp_path: Path) -> None:
-    other = write_tokenizer_only(
-        tmp_path / "other.gguf", Vocab(["a", "b", "c"], [NORMAL] * 3, {}, model="t5")
-    )
+    other = write_stranger(tmp_path / "other.gguf")
     result = run(files[0], other)
     assert result.exit_code == 1
     sentence, remedy, verdict, *lines = result.stdout.splitlines()
