@@ -132,10 +132,10 @@ class RememberingSampler(Sampler):
 
     made: dict[Any, Distribution] = field(default_factory=dict, compare=False)
 
-    def __call__(self, row: Logits, history: Sequence[int]) -> Distribution:
-        key = (row.tobytes(), *history)
+    def __call__(self, row: Logits, history: Sequence[int], known: np.ndarray | None = None) -> Distribution:
+        key = (row.tobytes(), None if known is None else known.tobytes(), *history)
         if key not in self.made:
-            self.made[key] = super().__call__(row, history)
+            self.made[key] = super().__call__(row, history, known)
         return self.made[key]
 
 

@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from localspec.decoding.control import Controller, FixedLength
+from localspec.decoding.cross_drafter import CrossDrafter
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.loop import Generation, run
 from localspec.decoding.model_drafter import ModelDrafter
@@ -150,6 +151,10 @@ def generate(
 
 def check_invariant(generation: Generation, drafter: Drafter) -> None:
     """Between rounds each session's tokens are a strict prefix of the sequence, and the cells hold just them."""
+    if isinstance(drafter, CrossDrafter):
+        from .crosskit import check_cells
+
+        check_cells(drafter, generation.sequence)
     sessions = [generation.session] + ([drafter.session] if isinstance(drafter, ModelDrafter) else [])
     for session in sessions:
         context = session.context

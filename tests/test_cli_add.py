@@ -19,7 +19,7 @@ from localspec.pairs.pair import HubSource, LocalSource
 from localspec.store.store import Store
 from tests.hubserver import Hub, running_hub
 from tests.storekit import Shelf, run
-from tests.tinygguf import write_llama
+from tests.tinygguf import write_llama, write_stranger
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_file_that_is_damaged_is_fetched_where_it_has_another_source(shelf: Sh
 def test_a_draft_that_does_not_fit_is_refused_with_the_sentence_of_pairing(
     shelf: Shelf, mine: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
+    other = write_stranger(tmp_path / "other.gguf")
     result = run("add", "mine", "-m", mine[0], "-md", other)
     assert result.exit_code == 1
     assert result.stderr.startswith(
@@ -198,7 +198,7 @@ def test_a_split_model_of_a_hub_with_a_draft_of_ones_own(
 
 @pytest.mark.usefixtures("hub")
 def test_a_draft_of_a_hub_is_judged_before_it_is_fetched(shelf: Shelf, tmp_path: Path) -> None:
-    other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
+    other = write_stranger(tmp_path / "other.gguf")
     result = run("add", "mine", "-m", other, "-md", "someone/tiny:draft-F32.gguf")
     assert (result.exit_code, "cannot draft for other.gguf" in result.stderr) == (1, True)
     assert "has not been pulled, and offline" in run("add", "m", "-m", "someone/tiny", "--offline").stderr

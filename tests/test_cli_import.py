@@ -17,7 +17,7 @@ from localspec.store import importing
 from localspec.system import disk
 from localspec.system.progress import readable
 from tests.storekit import Shelf, listing, run, start
-from tests.tinygguf import write_llama, write_mamba
+from tests.tinygguf import write_llama, write_mamba, write_stranger
 
 
 @pytest.fixture(params=["links", "copies"])
@@ -231,7 +231,7 @@ def test_a_known_file_keeps_its_sources_and_its_place(shelf: Shelf) -> None:
 
 
 def test_a_draft_that_does_not_fit_is_refused(shelf: Shelf, tmp_path: Path) -> None:
-    other = write_llama(tmp_path / "other.gguf", changed_tokens={token: f"w{token}" for token in range(200)})
+    other = write_stranger(tmp_path / "other.gguf")
     result = run("import", "--name", "mine", shelf.originals[0], other)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: other.gguf cannot draft for tiny-target.gguf: their vocabularies")

@@ -277,7 +277,7 @@ def test_unknown_parameters_are_refused_by_name(llm):
 
 def test_a_foreign_draft_is_refused_before_weights_are_loaded(files):
     with pytest.raises(PairingError) as caught:
-        load(files["target"], files["other"])
+        load(files["target"], files["other"], no_cross_vocabulary=True)
     assert "no_draft=True" in caught.value.remedy and "--no-draft" in caught.value.command
     with load(files["target"], files["other"], no_draft=True) as llm:
         assert llm.drafting == "off: asked for"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from localspec import LLM
+from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.noise import Noise, perturbed
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampling import Distribution, distribution
@@ -202,6 +203,7 @@ def fake_engine(n_ctx: int = 64, draft_ctx: int = 64, draft_vocab: int = N) -> A
     engine.vocab = SimpleNamespace(eog_tokens=frozenset())
     engine.target = SimpleNamespace(n_ctx=n_ctx, n_vocab=N, n_outputs=32, n_batch=32)
     engine.context = target
+    engine.model_drafter = lambda session: ModelDrafter(session, N)
     return engine
 
 

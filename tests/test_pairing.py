@@ -26,8 +26,9 @@ def draft_with(target: Metadata, **changes: object) -> Metadata:
 
 
 def refused(target: Metadata, draft: Metadata) -> str:
+    """The reason, where drafts of other vocabularies are not wanted."""
     with pytest.raises(PairingError) as caught:
-        check_pair(target, draft)
+        check_pair(target, draft, cross_vocabulary=False)
     error = caught.value
     assert (error.target, error.draft) == (target.path, draft.path)
     assert str(error.reason) in error.message

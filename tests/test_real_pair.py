@@ -101,9 +101,9 @@ def test_cancel_in_prefill_and_the_next_answer_is_right(real_llm):
     assert real_llm.generate(CODE, max_tokens=20, **GREEDY).ids == expected
 
 
-def test_a_prompt_with_a_foreign_draft_is_refused_with_the_reason(real_paths, smollm_path):
+def test_a_foreign_draft_that_is_not_wanted_is_refused_with_the_reason(real_paths, smollm_path):
     with pytest.raises(PairingError) as caught:
-        LLM.from_files(real_paths[0], smollm_path)
+        LLM.from_files(real_paths[0], smollm_path, no_cross_vocabulary=True)
     assert "SmolLM2" in str(caught.value) and "no_draft=True" in caught.value.remedy
 
 

@@ -183,6 +183,11 @@ def write_tokenizer_only(path: Path, vocab: Vocab, *, template: str | None = Non
     return _write(path, "llama", vocab, template, _attention_values("llama", 1, 512), tensors)
 
 
+def write_stranger(path: Path) -> Path:
+    """A file that no draft of another file's vocabulary fits: what its tokens are in bytes is not known."""
+    return write_tokenizer_only(path, Vocab(["a", "b", "c"], [NORMAL] * 3, {}, model="t5"))
+
+
 class _Weights:
     """Random matrices of unit gain, blended from two seeds."""
 

@@ -33,7 +33,7 @@ _HEADER = "conversation.json"
 
 @dataclass(frozen=True)
 class Cells:
-    """What one model's cells hold for the first `length` ids. facts: all that it depends on."""
+    """What one model's cells hold for the first `length` of the ids that it reads. facts: all that it depends on."""
 
     length: int
     facts: dict[str, Any]
@@ -53,8 +53,9 @@ def saved_cells(engine: Engine, ids: Sequence[int]) -> dict[str, Cells]:
     """The cells of both models for the conversation `ids`, as far as they are there. The engine must be idle."""
     found = {}
     for name, session in engine.sessions.items():
-        length = common_prefix(session.tokens, ids)
-        if not length or length < WORTH * len(ids):
+        own = engine.read_by(name, ids)
+        length = common_prefix(session.tokens, own)
+        if not length or length < WORTH * len(own):
             continue
         session.rollback(length)
         with suppress(StateError):  # the conversation is then read again
@@ -77,10 +78,10 @@ def restore_cells(engine: Engine, ids: Sequence[int], cells: dict[str, Cells]) -
             note = (
                 f"The {name} or its settings are not those it was saved with: the conversation is read again."
             )
-        elif not _restore(session, ids, cells[name]):
+        elif not _restore(session, own := engine.read_by(name, ids), cells[name]):
             note = f"The saved state of the {name} was refused: the conversation is read again."
         else:
-            note = f"The {name}'s state of {len(session.tokens)} of {len(ids)} tokens is restored."
+            note = f"The {name}'s state of {len(session.tokens)} of {len(own)} tokens is restored."
         notes.append(note)
     return " ".join(notes)
 

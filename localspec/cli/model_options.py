@@ -28,6 +28,7 @@ class ModelOptions:
     target: str | None
     draft: str | None
     no_draft: bool
+    no_cross_vocabulary: bool
     draft_tokens: str | int
     max_tokens: int | None
     ctx_size: int
@@ -128,6 +129,7 @@ class ModelOptions:
             "draft_tokens": self.draft_tokens,
             "use_mmap": not self.no_mmap,
             "no_draft": self.no_draft,
+            "no_cross_vocabulary": self.no_cross_vocabulary,
             "prepare_draft": not self.no_prepare,
             "cache_type_k": self.cache_type_k,
             "cache_type_v": self.cache_type_v,

@@ -115,6 +115,7 @@ _MODEL_OPTIONS = (
         help="Draft model for that target, named likewise; mtp: the target's own prediction layers.",
     ),
     _option("--no-draft", is_flag=True, help="Plain decoding, nothing is drafted."),
+    _option("--no-cross-vocabulary", is_flag=True, help="Refuse a draft of another vocabulary."),
     _option("--draft-tokens", type=DRAFT_TOKENS, default="auto", help="Tokens drafted per round."),
     _option("-n", "--max-tokens", type=int, help="Longest answer, in tokens.  [default: until the end]"),
     _option("-c", "--ctx-size", type=int, default=4096, help="Context, in tokens."),

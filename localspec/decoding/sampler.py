@@ -70,10 +70,13 @@ class Sampler:
             params.penalised or params.min_tokens > 0 or self.constraint is not None or bool(self.processors)
         )
 
-    def __call__(self, row: Logits, history: Sequence[int]) -> Distribution:
+    def __call__(
+        self, row: Logits, history: Sequence[int], known: NDArray[np.bool_] | None = None
+    ) -> Distribution:
         """The distribution of the token behind `history`: every id before it, prompt included, where that is read.
 
         row: shape (V,), float32, not changed; a draft's row may be shorter than the target's.
+        known: mask (V,) of the ids that may come, all that a draft of another vocabulary has; None: every id.
         Raises `NoTokenLeft` when nothing may come, `DecodeError` for a row without a finite logit.
         """
         logits = adjusted(row, self.params, history)
@@ -84,6 +87,8 @@ class Sampler:
             for processor in self.processors:
                 logits = _processed(processor, history, logits)
             logits = logits[: len(row)]
+        if known is not None:
+            logits = np.where(known, logits, np.float32(-np.inf))
         if self.constraint is not None:
             allowed = self.constraint.allowed(history[self.num_prompt :])[: len(row)]
             logits = np.where(allowed, logits, np.float32(-np.inf))

@@ -6,8 +6,8 @@ from localspec.compute.library import Context, HeadContext
 from localspec.decoding.costs import CostTable
 from localspec.errors import ModelFileError
 from localspec.gguf.formats import bytes_of_pass
-from localspec.gguf.metadata import Metadata
 from localspec.gguf.heads import layers_in
+from localspec.gguf.metadata import Metadata
 
 CPU_BANDWIDTH, GPU_BANDWIDTH = 15e9, 300e9
 """Bytes of weights that a pass of one token reads in a second: measured on two cores, and that of a small GPU. A few

@@ -86,7 +86,7 @@ def choose(
 
     def compare_now(library: Library, model: Metadata) -> Comparison:
         if draft is not None:
-            check_pair(target, draft)
+            check_pair(target, draft, cross_vocabulary=not options.no_cross_vocabulary)
         drafts = (
             []
             if draft is None or options.no_draft

@@ -13,10 +13,12 @@ from pathlib import Path
 from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, HeadContext, Library, Weights
+from localspec.decoding.cross_drafter import CrossDrafter
 from localspec.decoding.drafting import Drafter, NoDrafter, chain
-from localspec.decoding.model_drafter import Stop
+from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
 from localspec.decoding.threads import ThreadControl
+from localspec.engine.cross_vocabulary import translation_between
 from localspec.engine.heads import head_of, model_drafter, open_head
 from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory, with_snapshots
@@ -27,6 +29,7 @@ from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair
+from localspec.pairs.shared_vocabulary import SharedVocabulary
 from localspec.system.cores import processors
 from localspec.system.load_watch import stage
 from localspec.system.neighbours import Glance, Neighbours
@@ -74,8 +77,12 @@ class Engine:
         self._widths_of = partial(strict_widths, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
         self.head = head_of(target_metadata, draft_metadata, options, self.library)
+        self._shared: SharedVocabulary | None = None
         if draft_metadata is not None:
-            judgement = check_pair(target_metadata, draft_metadata)
+            judgement = check_pair(
+                target_metadata, draft_metadata, cross_vocabulary=not options.no_cross_vocabulary
+            )
+            self._shared = judgement.shared
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
             self.warnings += [reason.sentence for reason in reservations]
         if self.head.file is not None:
@@ -100,15 +107,18 @@ class Engine:
                     f"{self.library.name} cannot forget single tokens of {model.weights.path.name} here"
                 )
         self._model_drafter = (
-            model_drafter(
-                Session(self.draft, threads=self.threads), self.target.n_vocab, self.vocab.eog_tokens
-            )
+            self.model_drafter(Session(self.draft, threads=self.threads))
             if self.draft and not self.no_draft_reason
             else None
         )
-        for session, context in zip(self.sessions.values(), (self.target, self.draft), strict=False):
+        for (name, session), context in zip(self.sessions.items(), (self.target, self.draft), strict=False):
             assert context is not None, "a session has a context"
-            self.prefixes.keep_cells_of(session, whole=not context.can_cut, whole_copies=context.whole_states)
+            self.prefixes.keep_cells_of(
+                session,
+                whole=not context.can_cut,
+                whole_copies=context.whole_states,
+                read_by=self._readers.get(name),
+            )
 
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         neighbours = Neighbours()
@@ -138,6 +148,15 @@ class Engine:
         self.session = Session(self.target, min_width=widths.low, threads=self.threads)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
         loaded.callback(self.vocab.close)
+        self._translation = None
+        if self.draft is not None and self._shared is not None:
+            draft_vocab = self.draft.weights.vocabulary or reference().open_vocabulary(
+                self.draft.weights.metadata
+            )
+            loaded.callback(draft_vocab.close)
+            self._translation = translation_between(
+                target, self.vocab, self.draft.weights.metadata, draft_vocab, self._shared
+            )
         self.template = ChatTemplate(
             target.chat_template, bos=self.vocab.bos_text, eos=self.vocab.eos_text, name=target.path.name
         )
@@ -234,6 +253,28 @@ class Engine:
         if self.no_draft_reason:
             return NoDrafter()
         return chain(self._model_drafter, copies=adaptive, prediction=prediction, constrained=constrained)
+
+    def model_drafter(self, session: Session) -> ModelDrafter | CrossDrafter:
+        """The draft model with a session of its own; of another vocabulary, with what its ids are to the target."""
+        if self._translation is None:
+            return model_drafter(session, self.target.n_vocab, self.vocab.eog_tokens)
+        return CrossDrafter(session, self._translation, self.target.n_vocab, self.vocab.eog_tokens)
+
+    @property
+    def crosses_vocabularies(self) -> bool:
+        """Whether the draft has a vocabulary of its own: its ids are not the target's."""
+        return self._translation is not None
+
+    def read_by(self, name: str, ids: Sequence[int]) -> Sequence[int]:
+        """What the model "target" or "draft" reads for the target's `ids`, in its own."""
+        reads = self._readers.get(name)
+        return ids if reads is None else reads(ids)
+
+    @property
+    def _readers(self) -> dict[str, Callable[[Sequence[int]], Sequence[int]]]:
+        """By model, where its ids are not the target's."""
+        drafter = self._model_drafter
+        return {"draft": drafter.reads} if isinstance(drafter, CrossDrafter) else {}
 
     @property
     def _has_own_head(self) -> bool:

@@ -19,7 +19,9 @@ Notify = Callable[[str], None]
 TARGET_ROWS = 32
 """Logit rows of one pass of the target: drafts of up to 31 tokens."""
 
-_SWITCHES = ("use_mmap", "repack", "check_memory", "no_draft", "prepare_draft", "strict", "try_first")
+_SWITCHES = (
+    "use_mmap", "repack", "check_memory", "no_draft", "no_cross_vocabulary", "prepare_draft", "strict", "try_first",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class EngineOptions:
     gpu_layers, draft_gpu_layers: "auto", "all" or a number. cache_type_k, cache_type_v: see `ContextOptions`.
     use_mmap: map the files instead of reading them. repack: let the CPU rearrange weights for speed.
     check_memory: refuse models that exceed the free memory by estimate.
-    no_draft: plain decoding even where a draft is given. prepare_draft: make and use a copy of the draft that is
+    no_draft: plain decoding even where a draft is given. no_cross_vocabulary: refuse a draft of another vocabulary
+    instead of passing texts between the two. prepare_draft: make and use a copy of the draft that is
     faster on this machine. strict: passes of the target that all compute the same bits, whatever is drafted.
     keep_prefixes: conversations that alternate find their tokens again, so many beside the running one (0: none), in
     at most `prefix_bytes` of memory. try_first: load unknown files in a child process before, so that one which ends
@@ -52,6 +55,7 @@ class EngineOptions:
     repack: bool = True
     check_memory: bool = True
     no_draft: bool = False
+    no_cross_vocabulary: bool = False
     prepare_draft: bool = True
     strict: bool = False
     keep_prefixes: int = 4
@@ -113,6 +117,7 @@ class LoadOptions(TypedDict, total=False):
     repack: bool
     check_memory: bool
     no_draft: bool
+    no_cross_vocabulary: bool
     prepare_draft: bool
     strict: bool
     keep_prefixes: int

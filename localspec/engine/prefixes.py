@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from localspec.checks import checked_amount
@@ -32,13 +32,18 @@ class Kept:
     data: bytes = field(repr=False)
 
 
+Reads = Callable[[Sequence[int]], Sequence[int]]
+"""The ids that a model reads for a prompt."""
+
+
 @dataclass(frozen=True)
 class _Owner:
-    """A session, and whether its cells and their copies can only be used whole."""
+    """A session, whether its cells and their copies can only be used whole, and what it reads for a prompt."""
 
     session: Session
     whole: bool
     whole_copies: bool
+    read_by: Reads | None
 
 
 class KeptPrefixes:
@@ -53,13 +58,21 @@ class KeptPrefixes:
         self._owners: list[_Owner] = []
         self._kept: list[Kept] = []  # the least recently used first
 
-    def keep_cells_of(self, session: Session, *, whole: bool = False, whole_copies: bool = False) -> None:
+    def keep_cells_of(
+        self,
+        session: Session,
+        *,
+        whole: bool = False,
+        whole_copies: bool = False,
+        read_by: Reads | None = None,
+    ) -> None:
         """Keep the cells of this session too.
 
         whole: they cannot be cut, as those of recurrent models. whole_copies: copies of them cannot, which is also so
-        where they hold no more than the last cells (sliding attention windows).
+        where they hold no more than the last cells (sliding attention windows). read_by: what it reads for a
+        prompt; None: the prompt's own ids.
         """
-        self._owners.append(_Owner(session, whole, whole or whole_copies))
+        self._owners.append(_Owner(session, whole, whole or whole_copies, read_by))
 
     @property
     def num_bytes(self) -> int:
@@ -89,6 +102,8 @@ class KeptPrefixes:
     def _switch(self, owner: int, prompt: Sequence[int]) -> None:
         owned = self._owners[owner]
         session = owned.session
+        if owned.read_by is not None:
+            prompt = owned.read_by(prompt)
         here = _usable(session.tokens, prompt, owned.whole)
         best = self._best(owner, prompt)
         if best and _usable(best.tokens, prompt, owned.whole_copies) < here + MIN_TOKENS:
@@ -125,7 +140,7 @@ class KeptPrefixes:
 
 def _usable(tokens: Sequence[int], prompt: Sequence[int], whole: bool) -> int:
     """How many of the tokens' cells an answer to `prompt` could start from."""
-    shared = min(common_prefix(tokens, prompt), len(prompt) - 1)
+    shared = min(common_prefix(tokens, prompt), max(len(prompt) - 1, 0))
     return 0 if whole and shared < len(tokens) else shared
 
 

@@ -27,6 +27,7 @@ from localspec.gguf.limits import check_limits
 from localspec.gguf.reader import GGUFHeader, Numbers, Scalar, parse_header, read_header
 from localspec.gguf.split import check_part, check_tensor_count, count_of, further_parts, missing_part
 from localspec.gguf.tensors import GGUFFault
+from localspec.gguf.token_texts import KNOWN_KINDS, TokenTexts, token_texts
 from localspec.gguf.tokenizer_facts import TokenizerFacts, eog_ids, special_texts, tokenizer_facts
 from localspec.gguf.types import FILE_TYPES
 
@@ -84,6 +85,13 @@ class Metadata:
     def special_texts(self) -> frozenset[str]:
         """Texts that would become a control token in a prompt whose special tokens are parsed."""
         return special_texts(self.tokens, self.token_types)
+
+    @cached_property
+    def token_texts(self) -> TokenTexts | None:
+        """The bytes that each token stands for; None for a kind of tokenizer whose tokens are not known to be bytes."""
+        if self.tokenizer_model not in KNOWN_KINDS:
+            return None
+        return token_texts(self.tokenizer_model, self.tokens, self.token_types, self.special_texts)
 
     @cached_property
     def eog_ids(self) -> frozenset[int]:

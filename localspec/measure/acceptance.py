@@ -17,7 +17,6 @@ from localspec.decoding.sampling import Distribution
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft, RejectionRule
 from localspec.engine.engine import Engine
-from localspec.engine.heads import model_drafter
 from localspec.errors import InvalidRequest
 from localspec.llm import LLM
 from localspec.measure.kept import Kept, best, kept
@@ -127,7 +126,7 @@ class _Checker:
     def __init__(self, engine: Engine, sampler: Sampler, sequence: list[int]) -> None:
         assert engine.draft is not None
         self._session, self._sampler, self._sequence = engine.session, sampler, sequence
-        self._drafter = model_drafter(Session(engine.draft), engine.target.n_vocab, sampler.eog)
+        self._drafter = engine.model_drafter(Session(engine.draft))
         self._drafter.begin(sequence)
         if _can_cut(engine):
             self._drafter.prefill(sequence)

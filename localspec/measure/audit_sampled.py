@@ -12,7 +12,6 @@ import numpy as np
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import Drafter, NgramDrafter, NoDrafter
 from localspec.decoding.loop import Generation, run
-from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution, Logits
@@ -115,7 +114,7 @@ class Replay:
     """
 
     def __init__(self, engine: Engine, text: Sequence[int]) -> None:
-        self._eog = engine.vocab.eog_tokens
+        self._engine, self._eog = engine, engine.vocab.eog_tokens
         self._target = RowBook(Session(engine.target, min_width=engine.session.min_width))
         behind = self._target if engine.drafts_itself else None
         self._draft = RowBook(Session(engine.draft), behind) if engine.draft else None
@@ -168,7 +167,7 @@ class Replay:
         if name == MODEL:
             assert self._draft is not None
             session = Session(ReplayContext(self._draft))
-            return ModelDrafter(session, self._target.context.n_vocab, self._eog)
+            return self._engine.model_drafter(session)
         # A match of one token is nearly always there.
         return NgramDrafter(min_match=1, max_match=3) if name == COPY else NoDrafter()
 

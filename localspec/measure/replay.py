@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Context, Session, Span
@@ -93,8 +96,12 @@ class ReplaySampler(Sampler):
 
     made: dict[tuple[int, int, tuple[int, ...]], tuple[Logits, Distribution]] = field(default_factory=dict)
 
-    def __call__(self, row: Logits, history: Sequence[int]) -> Distribution:
-        """The sampler's own result for this row and history, computed once."""
+    def __call__(
+        self, row: Logits, history: Sequence[int], known: NDArray[np.bool_] | None = None
+    ) -> Distribution:
+        """The sampler's own result for this row and history, computed once; but for a row made for this call alone."""
+        if known is not None:
+            return super().__call__(row, history, known)
         memory: Any = row.__array_interface__["data"]
         key = (int(memory[0]), len(row), tuple(history))
         if key not in self.made:

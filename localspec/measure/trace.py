@@ -71,7 +71,10 @@ def _standing(engine: Engine, params: SamplingParams, sequence: list[int], start
     truth: Iterator[float] = repeat(1.0)
     if not params.greedy:
         truth = chances(Session(engine.target), params, sequence, start)
-    drafted = chances(Session(engine.draft), params, sequence, start, engine.target.n_vocab)
+    if engine.crosses_vocabularies:
+        drafted = _chances_across(engine, params, sequence, start)
+    else:
+        drafted = chances(Session(engine.draft), params, sequence, start, engine.target.n_vocab)
     uniforms = np.random.default_rng(0).random(len(sequence) - start)
     flags = [bool(u * p < q) for u, p, q in zip(uniforms, truth, drafted, strict=False)]
     return tuple(flags + [False] * (len(sequence) - start - len(flags)))
@@ -82,6 +85,23 @@ def read(session: Session, sequence: Sequence[int]) -> None:
     session.align([*sequence, 0])
     if unread := sequence[len(session.tokens) : session.context.n_ctx]:
         session.forward(unread, num_logits=0)
+
+
+def _chances_across(
+    engine: Engine, params: SamplingParams, sequence: list[int], start: int
+) -> Iterator[float]:
+    """As `chances`, of a draft with a vocabulary of its own, whose drafts one asks for: of one token each."""
+    assert engine.draft is not None
+    drafter, sampler = (
+        engine.model_drafter(Session(engine.draft)),
+        Sampler(params, start, engine.vocab.eog_tokens),
+    )
+    drafter.begin(sequence[:start])
+    for position in range(start, len(sequence)):
+        round_ = RejectionRule(0).round(position)
+        draft = drafter.propose(sequence[:position], FixedPlan(1), sampler, round_)
+        drafter.rollback(position)
+        yield float(draft.distribution(0).prob(sequence[position])) if draft.tokens else 0.0
 
 
 def chances(

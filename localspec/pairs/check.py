@@ -7,9 +7,12 @@ from localspec.gguf.metadata import Metadata
 from localspec.pairs.judgement import Judgement, judge
 
 
-def check_pair(target: Metadata, draft: Metadata) -> Judgement:
-    """The judgement of a draft that fits. Raises PairingError (`target`, `draft`, `reason`) for one that does not."""
-    judgement = judge(target, draft)
+def check_pair(target: Metadata, draft: Metadata, *, cross_vocabulary: bool = True) -> Judgement:
+    """The judgement of a draft that fits. Raises PairingError (`target`, `draft`, `reason`) for one that does not.
+
+    cross_vocabulary: whether a draft may have a vocabulary of its own.
+    """
+    judgement = judge(target, draft, cross_vocabulary=cross_vocabulary)
     if judgement.refusal is None:
         return judgement
     raise PairingError(

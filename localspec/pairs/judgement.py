@@ -10,6 +10,7 @@ from localspec.errors import ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import RUNNING_STATE, conduct, rollback
 from localspec.pairs.reason import Reason
+from localspec.pairs.shared_vocabulary import SharedVocabulary, cross_reasons, shared_vocabulary
 from localspec.pairs.vocabulary_gap import Difference, VocabularyGap
 
 Verdict: TypeAlias = Literal["fits", "fits, with reservations", "does not fit"]
@@ -23,7 +24,8 @@ class Judgement:
 
     sentence: the deciding fact with both names. remedy: what to do where they do not fit, or "".
     reasons:  every fact looked at; of those that refuse, the first decides.
-    differing: the first ids that mean different tokens to the two.
+    differing: the first ids that mean different tokens to the two, where ids pass between them.
+    shared: what they share where they have vocabularies of their own, and texts pass; else None.
     """
 
     target: Path
@@ -33,6 +35,7 @@ class Judgement:
     remedy: str = ""
     reasons: tuple[Reason, ...] = ()
     differing: tuple[Difference, ...] = ()
+    shared: SharedVocabulary | None = None
 
     @property
     def command(self) -> str:
@@ -73,24 +76,32 @@ class Judgement:
                 for reason in self.reasons
             ],
             "differing": [asdict(difference) for difference in self.differing],
+            "shared": None if self.shared is None else self.shared.to_dict(),
         }
 
 
-def judge(target: Metadata, draft: Metadata | None, *, n_ctx: int | None = None) -> Judgement:
+def judge(
+    target: Metadata, draft: Metadata | None, *, n_ctx: int | None = None, cross_vocabulary: bool = True
+) -> Judgement:
     """Whether `draft` can draft for `target`; without one, how tokens are taken back.
 
     n_ctx: tokens of context that will be used; without it, all that the target was trained for.
+    cross_vocabulary: whether a draft may have a vocabulary of its own.
     """
     if draft is None:
         return _alone(target)
     gap = VocabularyGap(target, draft)
+    vocabularies, differing, shared = gap.reasons(), gap.first, None
+    if cross_vocabulary and any(reason.severity == "refuses" for reason in vocabularies):
+        shared = shared_vocabulary(target, draft)
+        vocabularies, differing = cross_reasons(target, draft, shared), ()
     reasons = (
         rollback(target, "target"),
         rollback(draft, "draft"),
-        *gap.reasons(),
+        *vocabularies,
         *conduct(target, draft, n_ctx),
     )
-    return _decided(target.path, draft.path, reasons, gap.first)
+    return _decided(target.path, draft.path, reasons, differing, shared)
 
 
 def judge_files(target: Path, draft: Path | None, *, n_ctx: int | None = None) -> Judgement:
@@ -114,7 +125,11 @@ def _alone(target: Metadata) -> Judgement:
 
 
 def _decided(
-    target: Path, draft: Path, reasons: tuple[Reason, ...], differing: tuple[Difference, ...]
+    target: Path,
+    draft: Path,
+    reasons: tuple[Reason, ...],
+    differing: tuple[Difference, ...],
+    shared: SharedVocabulary | None,
 ) -> Judgement:
     refusals = [reason for reason in reasons if reason.severity == "refuses"]
     costs = [reason for reason in reasons if reason.severity == _SOME_COST]
@@ -126,4 +141,4 @@ def _decided(
     elif costs:
         verdict, manner, ending = "fits, with reservations", ", less well", costs[0].clause
     sentence = f"{draft.name} {words} for {target.name}{manner}: {ending}."
-    return Judgement(target, draft, verdict, sentence, remedy, reasons, differing)
+    return Judgement(target, draft, verdict, sentence, remedy, reasons, differing, shared)
