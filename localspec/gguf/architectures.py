@@ -114,6 +114,12 @@ GATED = frozenset(
 )
 """How the weights of experts are made must stand in the file."""
 
+ALIKE_LAYERS = frozenset({"llama", "qwen2"})
+"""Every layer is built as every other: a model goes on computing whichever of them are left out."""
+
+LAYERS_IN_ORDER = ALIKE_LAYERS | {"qwen35"}
+"""A layer's kind follows from its number, or all are alike: a model goes on computing without its last layers."""
+
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"
 _EMBEDDING = "an embedding model, which does not write text"
 _DIFFUSION = "a diffusion model, which does not write token after token"
