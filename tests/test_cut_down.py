@@ -25,6 +25,7 @@ from localspec.pairs.pair import Pair
 from localspec.store.prepared import CUT_DOWN, PreparedDrafts
 from localspec.store.pruning import left_overs
 from localspec.store.store import Store
+from tests import tinyarch
 from tests.hubkit import model_file
 from tests.tinyarch import header_only
 from tests.tinygguf import write_llama
@@ -207,11 +208,44 @@ def test_what_cannot_lose_layers_is_refused_before_anything_is_written(tmp_path:
     of_each = "it states attention.head_count for each layer by itself."
     assert refusal(tmp_path, "lfm2", "0") == of_each
     assert refusal(tmp_path, "granitehybrid", "0") == of_each
+    interval = "only one of 2 layers has attention, and one such must stay."
+    assert refusal(tmp_path, "qwen35", "0") == interval
     ordered = "its layers (qwen35) are of several kinds, by their place; only the last ones can go."
-    assert refusal(tmp_path, "qwen35", "1") == ordered
+    assert refusal(tmp_path, "qwen35", "1-2", block_count=4) == ordered
     unknown = "what its layers (gemma3n) have of each other is not known."
     assert refusal(tmp_path, "gemma3n", "0-3") == unknown
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "is_hybrid"), [("qwen35", "0-1", True), ("falcon-h1", "1", True), ("mamba2", "1", False)]
+)
+def test_models_with_a_running_state_go_on_computing(
+    home: Path, tmp_path: Path, architecture: str, layers: str, is_hybrid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tinyarch, "N_LAYER", N_LAYER)
+    whole = tinyarch.tiny(architecture, tmp_path).write(tmp_path / "model.gguf")
+    copy = cut_down(whole, layers, home)
+    assert of_layer(tensors(copy), 0) == of_layer(tensors(whole), layers_named(layers)[0])
+    assert read_metadata(copy).is_hybrid is is_hybrid
+    with LLM.from_files(copy, n_ctx=64, threads=1, home=home) as llm:
+        assert len(llm.generate([1, 2, 3], max_tokens=4, temperature=0, ignore_eos=True).ids) == 4
+
+
+def test_layers_that_only_draft_go(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tinyarch, "N_LAYER", N_LAYER)
+    made = tinyarch.tiny("qwen35", tmp_path)
+    made.tensors |= {"blk.4.nextn.eh_proj.weight": (32, 2), "blk.4.nextn.enorm.weight": (32,)}
+    made.data += bytes(3 * 128)
+    changes = {"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
+    model = made.write(tmp_path / "model.gguf", changes)
+    with pytest.raises(InvalidRequest, match="these are all layers"):
+        cut_down(model, "0-3", home)
+    copy = cut_down(model, "0-1", home)
+    assert read_metadata(copy).key_values["qwen35.nextn_predict_layers"] == 0
+    assert [name for name in tensors(copy) if "nextn" in name] == []
+    with LLM.from_files(copy, n_ctx=64, threads=1, home=home) as llm:
+        assert len(llm.generate([1, 2, 3], max_tokens=4, temperature=0, ignore_eos=True).ids) == 4
 
 
 # The command

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from localspec.errors import InvalidRequest, ModelFileError
-from localspec.gguf.architectures import ALIKE_LAYERS, LAYERS_IN_ORDER
+from localspec.gguf.architectures import ALIKE_LAYERS, ATTENTION_AT_INTERVALS, LAYERS_IN_ORDER
 from localspec.gguf.metadata import Metadata, read_headers
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -83,6 +83,11 @@ def _fault(metadata: Metadata, layers: Collection[int]) -> str:
         return ""
     if architecture not in LAYERS_IN_ORDER:
         return f"what its layers ({architecture}) have of each other is not known"
+    interval = metadata.key_values.get(
+        f"{architecture}.full_attention_interval", ATTENTION_AT_INTERVALS.get(architecture, 1)
+    )
+    if isinstance(interval, int) and len(layers) < interval:
+        return f"only one of {interval} layers has attention, and one such must stay"
     if max(layers) >= len(layers):
         return f"its layers ({architecture}) are of several kinds, by their place; only the last ones can go"
     return ""
