@@ -92,6 +92,8 @@ def check_hub(pair: Pair, file: ModelFile, source: HubSource, report: Report) ->
     licence = licence_of(info)
     if licence is None:
         report.notes.append(f"{source.repo} states no licence")
+    elif licence == "other":
+        report.notes.append(f"{source.repo} has a licence of its own: see that it is {pair.licence!r}")
     elif plain(licence) not in plain(pair.licence):
         report.faults.append(
             f"{source.repo} has the licence {licence!r}, and the pair file says {pair.licence!r}"

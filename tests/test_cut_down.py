@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,7 +80,9 @@ def test_layers_are_named_by_ranges(text: str, layers: tuple[int, ...], written:
     assert layers_written(layers) == written
 
 
-@pytest.mark.parametrize("text", ["", " ", "-", "0-", "-3", "3-1", "0,,1", "a", "0-11-12", "1.5", "0-99999", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "-", "0-", "-3", "3-1", "0,,1", "a", "0-11-12", "1.5", "0-99999", "٣"]
+)
 def test_what_names_no_layers(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         layers_named(text)
@@ -128,9 +132,7 @@ def test_all_else_that_the_file_says_stays(home: Path, model: Path) -> None:
     whole, copied = read_metadata(model), read_metadata(cut_down(model, "0-1", home))
     assert (copied.n_layer, copied.tokens, copied.eog_ids) == (2, whole.tokens, whole.eog_ids)
     assert copied.chat_template == whole.chat_template
-    differing = {
-        key for key, value in whole.key_values.items() if copied.key_values.get(key) != value
-    }
+    differing = {key for key, value in whole.key_values.items() if copied.key_values.get(key) != value}
     assert differing <= {"llama.block_count", "general.file_type"}
 
 
@@ -175,7 +177,7 @@ def test_what_is_needed_is_known_before(home: Path, model: Path, monkeypatch: py
     assert caught.value.needed == bytes_with(model, (0, 1)) + making.RESERVE
     assert list((home / CUT_DOWN).rglob("*.gguf*")) == []
     layers = [bytes_with(model, range(count)) for count in range(N_LAYER + 1)]
-    assert len({more - less for less, more in zip(layers, layers[1:], strict=False)}) == 1
+    assert len({more - less for less, more in itertools.pairwise(layers)}) == 1
 
 
 def test_one_that_failed_leaves_nothing(home: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,10 +220,16 @@ def test_what_cannot_lose_layers_is_refused_before_anything_is_written(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "layers", "is_hybrid"), [("qwen35", "0-1", True), ("falcon-h1", "1", True), ("mamba2", "1", False)]
+    ("architecture", "layers", "is_hybrid"),
+    [("qwen35", "0-1", True), ("falcon-h1", "1", True), ("mamba2", "1", False)],
 )
 def test_models_with_a_running_state_go_on_computing(
-    home: Path, tmp_path: Path, architecture: str, layers: str, is_hybrid: bool, monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    tmp_path: Path,
+    architecture: str,
+    layers: str,
+    is_hybrid: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tinyarch, "N_LAYER", N_LAYER)
     whole = tinyarch.tiny(architecture, tmp_path).write(tmp_path / "model.gguf")
@@ -276,13 +284,16 @@ def test_a_copy_is_made_shown_and_removed(pair: Path, home: Path) -> None:
     assert made.exit_code == 0, made.stderr
     assert made.stdout.startswith("2 of 4 layers of target.gguf, ")
     assert f"  {copy}\n" in made.stdout
+    assert shlex.split(made.stdout.splitlines()[-1])[-4:] == ["-m", str(pair), "-md", str(copy)]
     assert copy.name == "target.layers-0-1.gguf"
     run("make", "tiny", "--layers", "0,3", "-q")
     shown = run("show", "tiny").stdout.splitlines()
     assert shown[0] == str(pair)
     assert [line.partition(": ")[0] for line in shown[1:]] == ["  layers 0-1", "  layers 0,3"]
     assert run().stdout.splitlines() == shown
-    assert run("rm", "tiny", "--layers", "0-1").stdout.startswith("Removed what was prepared from target.gguf")
+    assert run("rm", "tiny", "--layers", "0-1").stdout.startswith(
+        "Removed what was prepared from target.gguf"
+    )
     assert not copy.exists()
     assert len(run("show").stdout.splitlines()) == 2
     assert run("rm", "tiny").stdout.startswith("Removed what was prepared from target.gguf")
@@ -319,15 +330,9 @@ def test_it_goes_with_its_model(pair: Path, home: Path) -> None:
 
 def test_removing_a_pair_removes_what_was_cut_from_it(pair: Path, home: Path) -> None:
     run("make", "tiny", "--layers", "0-1", "-q")
-    size = sum(file.stat().st_size for file in (home / CUT_DOWN).rglob("*.gguf"))
-    freed = Store(home).remove(catalogue.pair("tiny"))
-    assert freed == size + 0 + _size_of(pair, home)
+    size = sum(file.stat().st_size for file in (pair, *(home / CUT_DOWN).rglob("*.gguf")))
+    assert Store(home).remove(catalogue.pair("tiny")) == size
     assert list((home / CUT_DOWN).rglob("*.gguf")) == []
-
-
-def _size_of(pair: Path, home: Path) -> int:
-    assert not pair.exists()
-    return (home.parent / "model.gguf").stat().st_size
 
 
 def test_wrong_usage(pair: Path) -> None:

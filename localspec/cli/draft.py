@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -104,7 +105,9 @@ def _cut_down(model: Path, layers: str, as_json: bool, quiet: bool) -> None:
         return
     click.echo(f"{count} of {of} layers of {model.name}, {readable(size)}:")
     click.echo(f"  {copy}")
-    click.echo("Try it with -m and -md, or see by `localspec acceptance -m TARGET -md COPY` how well it guesses.")
+    click.echo(
+        f"How well it guesses: localspec acceptance {shlex.join(['-m', str(model), '-md', str(copy)])}"
+    )
 
 
 def _library(target: Path | None, draft: Path, options: EngineOptions) -> Library:

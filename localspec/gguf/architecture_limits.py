@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from localspec.gguf.architectures import ATTENTION_AT_INTERVALS, DELTA_NET, IN_SECTIONS, TWICE_AS_WIDE, WINDOWED
+from localspec.gguf.architectures import (
+    ATTENTION_AT_INTERVALS,
+    DELTA_NET,
+    IN_SECTIONS,
+    TWICE_AS_WIDE,
+    WINDOWED,
+)
 from localspec.gguf.key_numbers import MAX_HEADS, MAX_LAYERS, MAX_SIZE, MAX_WINDOW, Figures, short
 from localspec.gguf.reader import Scalar
 from localspec.gguf.tensors import GGUFFault

@@ -133,7 +133,10 @@ LAYERS_IN_ORDER = ALIKE_LAYERS | {
 """A layer's kind follows from its number alone: a model goes on computing without its last layers. Not where llama.cpp
 takes a model's scale from how many layers it has (gemma2, gemma3, llama4)."""
 
-ATTENTION_AT_INTERVALS = {**dict.fromkeys(("qwen35", "qwen35moe", "qwen3next", "qwen4exp"), 4), "minimax-01": 8}
+ATTENTION_AT_INTERVALS = {
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next", "qwen4exp"), 4),
+    "minimax-01": 8,
+}
 """Architecture -> how many layers there are to each with attention, where `full_attention_interval` is not stated."""
 
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"

@@ -1,4 +1,4 @@
-"""Copies that serve as drafts: of a draft in a format that is faster here, and of a model without some of its layers."""
+"""Copies that draft: of a draft in a format that is faster here, and of a model without some of its layers."""
 
 from __future__ import annotations
 
