@@ -17,6 +17,7 @@ import numpy as np
 from localspec.compute import state
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.probe import Probe, write_notes
+from localspec.decoding.rollback import CUT, Rollback
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.errors import (
@@ -135,6 +136,8 @@ class FakeContext:
         self.n_outputs = min(options.n_outputs, self.n_batch)
         self.threads = options.threads or physical_cores()
         self.can_cut = not library.recurrent
+        self.rollback = Rollback("none") if library.recurrent else CUT
+        self.rollback_seconds = 0.0
         self.whole_states = library.recurrent or library.window > 0
         self.decode_seconds = 0.0
         self.closed = False

@@ -19,6 +19,7 @@ from localspec.errors import (
     UnknownPair,
 )
 from localspec.gguf.metadata import read_metadata
+from localspec.gguf.running_state import state_bytes
 from localspec.llama import context, weights
 from localspec.system.load_watch import LoadWatch, watching
 from localspec.system.progress import Progress, Reporter, Stage
@@ -316,8 +317,10 @@ def test_layers_elsewhere_take_no_main_memory(files, gpu_layers, share):
     assert (estimate.kv_cache > 0) is (estimate.compute > 0) is (share > 0)
 
 
-def test_a_recurrent_model_needs_no_cache(tmp_path):
-    assert memory_needed(write_mamba(tmp_path / "mamba.gguf")).kv_cache == 0
+def test_a_recurrent_model_needs_its_state_and_no_cache(tmp_path):
+    mamba = write_mamba(tmp_path / "mamba.gguf")
+    state = state_bytes(read_metadata(mamba))
+    assert memory_needed(mamba).kv_cache == memory_needed(mamba, n_ctx=64).kv_cache == state > 0
 
 
 @pytest.mark.parametrize(("free", "fits"), [(1000, True), (999, False)])

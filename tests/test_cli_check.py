@@ -108,8 +108,8 @@ def test_a_target_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert of(files[0])["draft"] is None
     mamba = write_mamba(tmp_path / "mamba.gguf")
     described = of(mamba)
-    assert described["sentence"].startswith("Nothing can be drafted for mamba.gguf")
-    assert described["memory"]["target"]["cache"] == 0
+    assert described["sentence"].startswith("Text that repeats itself can be drafted for mamba.gguf")
+    assert 0 < described["memory"]["target"]["cache"] < 100_000, "a running state"
 
 
 @pytest.mark.parametrize(

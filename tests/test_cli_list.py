@@ -326,8 +326,8 @@ def test_show_of_a_file(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, named: st
 def test_show_of_files_that_nothing_drafts_for_or_that_are_none(shelf: Shelf, tmp_path: Path) -> None:
     recurrent = write_mamba(tmp_path / "mamba.gguf")
     shown = run("show", recurrent).stdout
-    assert "Nothing can be drafted for mamba.gguf" in shown
-    assert "localspec suggest" not in shown
+    assert "Text that repeats itself can be drafted for mamba.gguf" in shown
+    assert "localspec suggest" in shown
     (tmp_path / "text.gguf").write_text("a text", encoding="utf-8")
     assert "is not a GGUF file: it looks like a text file" in run("show", tmp_path / "text.gguf").stderr
     assert "There is no file" in run("show", "none.gguf").stderr
@@ -377,7 +377,7 @@ def test_show_says_why_a_draft_does_not_fit(shelf: Shelf) -> None:
     assert "tiny-draft.gguf cannot draft for tiny-target.gguf: their vocabularies differ" in shown
 
 
-def test_show_says_that_nothing_can_draft_for_a_recurrent_model(shelf: Shelf) -> None:
+def test_show_says_how_a_recurrent_model_takes_tokens_back(shelf: Shelf) -> None:
     lonely = replace(shelf.pair, target=model_file(write_mamba(shelf.originals[0])), draft=None)
     shelf.know(lonely)
     replace(shelf, pair=lonely).fill()

@@ -100,7 +100,7 @@ def test_what_is_to_be_done_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
             "target": CHEAP,  # it can pay, and the text was easy
             "stats": Stats(tokens=60, decode_seconds=10.0, plain_seconds=10.0, drafted=20, accepted=18),
         },
-        {"reason": "the target is a recurrent model (mamba), whose state cannot be rolled back"},
+        {"reason": "llama.cpp cannot forget single tokens of mamba.gguf here"},
     ],
 )
 def test_where_it_pays_or_nothing_can_be_told_there_is_none(

@@ -291,13 +291,14 @@ def test_a_broken_draft_frees_the_target(files, tmp_path):
             load(files["target"], broken)
 
 
-def test_a_recurrent_target_runs_without_a_draft_and_says_why(files):
+def test_a_recurrent_target_drafts_and_answers_as_before(files):
     with load(files["mamba"], files["draft"], n_ctx=256) as llm:
-        assert llm.drafting.startswith("off: ") and "recurrent" in llm.drafting
+        assert llm.drafting.startswith("on, ")
         first = llm.generate("abc", max_tokens=20, **GREEDY)
-        assert first.stats.drafted == 0
+        assert first.stats.drafted > 0
         llm.generate("abd", max_tokens=5, **GREEDY)
         assert llm.generate("abc", max_tokens=20, **GREEDY).ids == first.ids
+        assert llm.generate("abc", max_tokens=20, draft_tokens=0, **GREEDY).ids == first.ids
 
 
 def test_a_sliding_window_rewinds_to_an_earlier_turn(files):

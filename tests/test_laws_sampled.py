@@ -81,7 +81,7 @@ class PastStop(FixedLength):
         super().__init__(2)
         object.__setattr__(self, "rounds", [])
 
-    def plan(self, limit, length):
+    def plan(self, limit, length, num_pending=1):
         return FixedPlan(min(limit, 1 + len(self.rounds) % 2))
 
     def observe(self, step):
@@ -96,7 +96,7 @@ class ConfidentPlan(FixedPlan):
 
 
 class ConfidentStop(FixedLength):
-    def plan(self, limit, length):
+    def plan(self, limit, length, num_pending=1):
         return ConfidentPlan(min(self.num_draft_tokens, limit))
 
 

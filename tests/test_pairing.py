@@ -9,7 +9,7 @@ import pytest
 
 from localspec.errors import PairingError
 from localspec.gguf.metadata import Metadata, read_metadata
-from localspec.pairs.check import check_pair, why_no_draft
+from localspec.pairs.check import check_pair
 from tests import tinygguf
 
 
@@ -43,7 +43,6 @@ def words(count: int, prefix: str = "w") -> tuple[bytes, ...]:
 
 def test_the_same_vocabulary_pairs(target: Metadata) -> None:
     check_pair(target, draft_with(target))
-    assert why_no_draft(target) is None
 
 
 def test_padded_vocabularies_pair_either_way(tmp_path: Path, target: Metadata) -> None:
@@ -116,10 +115,6 @@ def test_bos_eos_and_template_are_not_compared(target: Metadata) -> None:
 
 def test_running_state_on_either_side(tmp_path: Path, target: Metadata) -> None:
     mamba = read_metadata(tinygguf.write_mamba(tmp_path / "mamba.gguf"))
-    reason = refused(mamba, target)
-    assert reason == why_no_draft(mamba)
-    assert "the target is a recurrent model (mamba)" in reason
-    assert "the draft is a recurrent model (mamba)" in refused(target, mamba)
     hybrid = draft_with(target, architecture="lfm2", is_hybrid=True)
-    assert "hybrid model (lfm2)" in (why_no_draft(hybrid) or "")
-    assert "the draft is a hybrid model" in refused(target, hybrid)
+    for one, other in ((mamba, target), (target, mamba), (hybrid, target), (target, hybrid)):
+        assert check_pair(one, other).fits

@@ -150,7 +150,7 @@ def _lines(held: Holding, facts: dict[str, object], judgement: Judgement | None)
     if facts["pair_file"]:
         lines.append(f"pair file   {facts['pair_file']}")
     if judgement is not None:
-        lines += ["", judgement.sentence]
+        lines += ["", judgement.sentence, *judgement.running_states]
     if held.prepared is not None:
         lines += ["", f"prepared drafts, {readable(held.prepared_bytes)}:"]
         lines += [f"  {line}" for line in trial_lines(held.prepared.trials)]

@@ -51,6 +51,7 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
         f"memory        {readable(needed)}, with a context of {ctx_size} tokens",
         "",
         judgement.sentence,
+        *judgement.running_states,
         *([f"`localspec suggest {shlex.quote(name)}` finds drafts for it."] if judgement.fits else []),
     ):
         click.echo(printable(line))

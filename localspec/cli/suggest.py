@@ -47,26 +47,20 @@ def suggest(target: str | None, ctx_size: int, show_all: bool, as_json: bool, of
 def _drafts(text: str, n_ctx: int, show_all: bool, offline: bool) -> dict[str, Any]:
     from localspec.engine.options import EngineOptions
     from localspec.hub.remote import read_remote_metadata
-    from localspec.measure.suggest import Suggestions, suggest_drafts
-    from localspec.pairs.judgement import judge
+    from localspec.measure.suggest import suggest_drafts
     from localspec.store.candidates import candidates
     from localspec.store.store import Store
 
     store = Store()
     target = _target(text, offline, store)
-    alone = None if target.metadata is None else judge(target.metadata, None)
-    if alone is not None and not alone.fits:
-        found = Suggestions([], [])
-    else:
-        beside = target.metadata.path if target.metadata is not None and _is_file(text) else None
-        look = None if offline else read_remote_metadata
-        everything = candidates(store, beside)
-        found = suggest_drafts(target, everything, EngineOptions(n_ctx=n_ctx), store.home, look)
+    beside = target.metadata.path if target.metadata is not None and _is_file(text) else None
+    look = None if offline else read_remote_metadata
+    everything = candidates(store, beside)
+    found = suggest_drafts(target, everything, EngineOptions(n_ctx=n_ctx), store.home, look)
     drafts = _described(text, target, found, store)
     return {
         "target": target.name,
         "bytes": target.bytes,
-        "no_draft": None if alone is None or alone.fits else alone.sentence,
         "drafts": drafts,
         "run": drafts[0]["run"] if drafts else f"localspec chat -m {shlex.quote(_ours(text, target, store))}",
         **({"left_out": _left_out(found)} if show_all else {}),

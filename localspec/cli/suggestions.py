@@ -16,10 +16,6 @@ def show_drafts(result: Mapping[str, Any]) -> None:
     from localspec.measure.suggest import ASSUMED
     from localspec.system.progress import readable
 
-    if result["no_draft"]:
-        tell(result["no_draft"])
-        click.echo(f"Run: {result['run']}")
-        return
     drafts = result["drafts"]
     if drafts:
         rows = [

@@ -19,6 +19,7 @@ class ContextOptions:
     n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
     cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
     spare:   cells beyond n_ctx, for what only makes a pass wider.
+    snapshots: states behind the last tokens of a pass that are kept of a running state, where the library can do that.
     """
 
     n_ctx: int = 4096
@@ -29,6 +30,7 @@ class ContextOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     spare: int = 0
+    snapshots: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):

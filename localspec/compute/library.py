@@ -14,6 +14,7 @@ from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.probe import Probe
 from localspec.compute.vocabulary import Vocabulary
 from localspec.decoding import session
+from localspec.decoding.rollback import Rollback
 from localspec.gguf.metadata import Metadata
 
 
@@ -51,7 +52,15 @@ class Context(session.Context, session.Saving, Protocol):
 
     @property
     def can_cut(self) -> bool:
-        """Whether cells can be forgotten from any place on; if not, `truncate` forgets all of them."""
+        """Whether cells can be forgotten from any place on; if not, `rollback` says what can be done."""
+
+    @property
+    def rollback(self) -> Rollback:
+        """How it takes tokens back that it has read."""
+
+    @property
+    def rollback_seconds(self) -> float:
+        """Seconds spent on that so far, apart from passes."""
 
     @property
     def whole_states(self) -> bool:

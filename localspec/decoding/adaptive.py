@@ -9,12 +9,13 @@ Whole stretches are judged, not single tokens: the cost curve has steps, and ten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from localspec.decoding.adaptive_plan import BEST_ACCEPTANCE, AdaptivePlan
 from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
 from localspec.decoding.costs import CostTable
 from localspec.decoding.estimates import Average, Buckets, Ledger
+from localspec.decoding.rollback import WayBack
 from localspec.decoding.stats import Step
 from localspec.decoding.threads import ThreadControl
 
@@ -51,6 +52,7 @@ class AdaptiveController:
                    as a share of those of this one's.
     threads:       where the number of threads changes; `target` and `draft` are then at first for the most there are.
     costs_for:     both tables for another number of them.
+    back, draft_back: what it costs that tokens may be taken back, in the target and in the draft.
     """
 
     target: CostTable
@@ -59,6 +61,8 @@ class AdaptiveController:
     plain_share: float = 1.0
     threads: ThreadControl | None = None
     costs_for: Callable[[int], tuple[CostTable, CostTable | None]] | None = None
+    back: WayBack = field(default_factory=WayBack)
+    draft_back: WayBack = field(default_factory=WayBack)
     ledger: Ledger = field(default_factory=Ledger)
     predictors: dict[str, Buckets] = field(init=False)
     average: Average = field(init=False)
@@ -119,6 +123,11 @@ class AdaptiveController:
         rounds = self._rounds_of_model(length, acceptance)
         return any(tokens * plain > WORTH_TRYING * seconds for tokens, seconds in rounds)
 
+    def pays_but_for_the_way_back(self, length: int) -> bool:
+        """Whether it is taking tokens back alone that keeps the draft model from paying."""
+        free = replace(self, back=WayBack(), draft_back=WayBack())
+        return not self.can_pay(length) and free.can_pay(length)
+
     def seconds_per_token(self, length: int, acceptance: float) -> float:
         """Expected where each drafted token stands with that chance: with the best draft length, or none."""
         rounds = self._rounds_of_model(length, acceptance)
@@ -141,16 +150,42 @@ class AdaptiveController:
         for k in range(1, self.max_width):
             survival *= acceptance
             tokens += survival
-            verify = self.target.padded_time(k + 1, self.max_width, length)
-            yield tokens, k * self.draft.time(1, length) + verify
+            verify = self._verify_time(k + 1, self.max_width, length)
+            refused = self.way_back(tokens - 1, 1 - survival, length)
+            yield tokens, k * self.draft.time(1, length) + verify + refused
 
-    def plan(self, limit: int, length: int) -> AdaptivePlan:
+    def _verify_time(self, width: int, limit: int, length: int) -> float:
+        """Seconds of a pass, padded where that is cheaper, which a running state never is."""
+        if self.back.rollback.kind != "cut":
+            return self.target.time(width, length)
+        return self.target.padded_time(width, limit, length)
+
+    def way_back(self, accepted: float, refused: float, length: int, num_pending: int = 1) -> float:
+        """Seconds that a drafted round costs beside its own passes, where tokens that stand are read again.
+
+        accepted: drafted tokens that stand, refused: chance that some do not; num_pending: tokens before the drafted.
+        """
+        kept = num_pending + accepted
+        seconds = self.back.seconds + self._again(self.target, self.back, kept, length) * refused
+        if self.draft is not None and accepted:
+            seconds += self.draft_back.seconds + refused * self._again(
+                self.draft, self.draft_back, accepted, length
+            )
+        return seconds
+
+    @staticmethod
+    def _again(costs: CostTable, back: WayBack, kept: float, length: int) -> float:
+        if not back.reads_again:
+            return 0.0
+        return costs.time(1 + round(kept), length) - costs.time(1, length)
+
+    def plan(self, limit: int, length: int, num_pending: int = 1) -> AdaptivePlan:
         """The next round. Nothing is drafted until a few plain ones have shown what the ledger counts in."""
         if self.threads is not None:
             self.threads.decide()
             self._follow_threads()
-        limit = min(limit, self._widest - 1) if self.target.paced else 0
-        self._plan = AdaptivePlan(self, limit, length)
+        limit = max(min(limit, self._widest - num_pending), 0) if self.target.paced else 0
+        self._plan = AdaptivePlan(self, limit, length, num_pending)
         return self._plan
 
     def _follow_threads(self) -> bool:
@@ -177,7 +212,7 @@ class AdaptiveController:
         """
         if self._times is None or self._times[0] != limit or self._times_age >= REUSE:
             target = self.target
-            wide = [target.padded_time(width, limit, length) for width in range(2, limit + 1)]
+            wide = [self._verify_time(width, limit, length) for width in range(2, limit + 1)]
             times = [seconds / target.scale for seconds in (0.0, target.time(1, length), *wide)]
             self._times, self._times_age = (limit, times), 0
         return self._times[1]
@@ -208,7 +243,8 @@ class AdaptiveController:
         for k in range(1, limit + 1):
             survival *= self.average.value
             tokens += survival
-            best = max(best, tokens / (k * pass_time + survival * catch_up + scale * times[k + 1]))
+            refused = self.way_back(tokens - 1, 1 - survival, length)
+            best = max(best, tokens / (k * pass_time + survival * catch_up + scale * times[k + 1] + refused))
             if survival < 0.02:
                 break
         return best
@@ -226,6 +262,8 @@ class AdaptiveController:
         self._rate_seconds = 0.9 * self._rate_seconds + seconds
         if plan is None:
             return
+        if plan.taken and self.back.reads_again:
+            self.back.observe(step.rollback_seconds)
         for index, (drafter, confidence) in enumerate(plan.taken[: step.num_accepted + 1]):
             accepted = index < step.num_accepted
             self.predictors[drafter].observe(confidence, accepted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,18 @@ class AdaptivePlan:
     """One round's decisions.
 
     taken: drafter and confidence of each drafted token. foreseen: what free drafters foresaw and was not taken, so that
-    they are judged also while they are not used.
+    they are judged also while they are not used. num_pending: tokens that the pass reads before those drafted.
+    survival: chance that all taken stand; expected: how many of them do.
     """
 
     controller: AdaptiveController
     limit: int
     length: int
+    num_pending: int = 1
     taken: list[tuple[str, float]] = field(default_factory=list)
     foreseen: list[tuple[str, float, int]] = field(default_factory=list)
     survival: float = 1.0
+    expected: float = 0.0
     pass_seconds: float = 0.0
     probing: bool = False
     _rate: float = field(init=False)
@@ -76,6 +80,7 @@ class AdaptivePlan:
             return False
         self.taken.append((drafter, confidence))
         self.survival *= acceptance
+        self.expected += self.survival
         return True
 
     def foresee(self, drafter: str, confidence: float, token: int) -> None:
@@ -101,14 +106,16 @@ class AdaptivePlan:
         controller, count = self.controller, len(self.taken)
         rate = self._rate
         plain = controller.target.time(1, self.length)
-        base = self._verify_time(count + 1)
+        back = partial(controller.way_back, length=self.length, num_pending=self.num_pending)
+        base = self._verify_time(count + 1) + (back(self.expected, 1 - self.survival) if count else 0.0)
         # The worst case is that every drafted token is refused: one token for all that time.
-        stake = controller.ledger.stake(plain) + plain - self.pass_seconds
+        bare = plain if self.num_pending == 1 else self._verify_time(1)
+        stake = controller.ledger.stake(plain) + bare - self.pass_seconds
         tokens, survival, seconds, best = 0.0, self.survival, first, float("-inf")
         for width, acceptance in zip(range(count + 2, self.limit + 2), ahead, strict=False):
             survival *= acceptance
             tokens += survival
-            verify = self._verify_time(width)
+            verify = self._verify_time(width) + back(self.expected + tokens, 1 - survival)
             if seconds + verify <= stake:
                 best = max(best, tokens - rate * (seconds + verify - base))
             elif verify >= self._verify_time(self.limit + 1):
@@ -119,5 +126,9 @@ class AdaptivePlan:
         return best
 
     def _verify_time(self, width: int) -> float:
-        controller = self.controller
-        return controller.target.scale * controller.calm_times(self.limit + 1, self.length)[width]
+        """Of a pass over the last id and `width` - 1 drafted ones, and what is read before them."""
+        controller, before = self.controller, self.num_pending - 1
+        return (
+            controller.target.scale
+            * controller.calm_times(self.limit + 1 + before, self.length)[width + before]
+        )

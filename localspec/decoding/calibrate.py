@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from localspec.decoding.costs import DOUBTED, PLAUSIBLE, CostTable
+from localspec.decoding.rollback import rollback_of, rollback_seconds
 from localspec.decoding.session import Context, Span
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 32)
@@ -125,7 +126,9 @@ class Calibrator:
             widths = [width for width in widths if width == 1 or sure.get(width, 0.0) < 1]
         self._widths = widths
         near, far = min(SHORT, room // 4), min(LONG, room // 2)
-        yield from self._fill(max(self._held, near))
+        can_cut = rollback_of(context).kind == "cut"
+        # Behind cells that stay nothing is filled where only what one pass wrote can be taken back.
+        yield from self._fill(max(self._held, near) if can_cut or not self._held else self._held)
         self.time(1)  # the first pass of a graph is slower
         yield
         yield from self._turns(widths, repeats, started + 0.5 * max_seconds)
@@ -170,11 +173,22 @@ class Calibrator:
         """Seconds of one pass, which is undone."""
         rows = width if self._verifies else 1
         padding = max(self._min_width - width, 0)
+        before = rollback_seconds(self._context)
         started = self._clock()
         self._context.decode(
-            [Span(0, self._tokens(width + padding), self._length, rows, padding, self._min_width)]
+            [
+                Span(
+                    0,
+                    self._tokens(width + padding),
+                    self._length,
+                    rows,
+                    padding,
+                    self._min_width,
+                    self._length,
+                )
+            ]
         )
-        seconds = self._clock() - started
+        seconds = self._clock() - started - (rollback_seconds(self._context) - before)
         self._context.truncate(0, self._length)
         return seconds
 
@@ -235,7 +249,7 @@ def time_token(
 
 def _token(context: Context, length: int, clock: Callable[[], float]) -> float:
     started = clock()
-    context.decode([Span(0, (7,), length, 1)])
+    context.decode([Span(0, (7,), length, 1, sure=length)])
     seconds = clock() - started
     context.truncate(0, length)
     return seconds

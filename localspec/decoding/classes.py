@@ -88,7 +88,7 @@ def _rows(context: Context, width: int, length: int, count: int) -> NDArray[np.f
     context.truncate(0, length)
     rows: list[Logits] = []
     for start in range(length, length + count, width):
-        (passed,) = context.decode([Span(0, _tokens(context, start, width), start, width)])
+        (passed,) = context.decode([Span(0, _tokens(context, start, width), start, width, sure=length)])
         rows += passed[: count - len(rows)]
     return np.stack(rows)
 

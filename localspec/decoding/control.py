@@ -62,8 +62,10 @@ class Controller(Protocol):
     def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """Whether the draft model shall read `num_unread` tokens of the prompt, for at most `num_left` to come."""
 
-    def plan(self, limit: int, length: int) -> Plan:
-        """The next round: at most `limit` drafted tokens, behind `length` cells."""
+    def plan(self, limit: int, length: int, num_pending: int = 1) -> Plan:
+        """The next round: at most `limit` drafted tokens, behind `length` cells and `num_pending` tokens that the pass
+        reads in any case.
+        """
 
     def width(self, width: int, limit: int, length: int) -> int:
         """The width, from `width` to `limit`, to which a pass is best padded."""
@@ -85,7 +87,7 @@ class FixedLength:
         """Not ahead of need."""
         return False
 
-    def plan(self, limit: int, length: int) -> Plan:
+    def plan(self, limit: int, length: int, num_pending: int = 1) -> Plan:
         """The fixed length, or what the limits leave of it."""
         return FixedPlan(min(self.num_draft_tokens, limit))
 

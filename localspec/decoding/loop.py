@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from localspec.decoding.control import Controller
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.logprobs import TokenLogprob, token_logprob
+from localspec.decoding.rollback import rollback_seconds
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Session, Span
 from localspec.decoding.stats import Batch, Step
 from localspec.decoding.verify import Draft, Rule
+
+MOST_READ_AGAIN = 8
+"""Tokens that are read again beside a draft, where a running state was brought back: more first become sure."""
 
 StopCheck = Callable[[int], str | None]
 """Told each committed id in order; the first finish reason it returns ends the answer there."""
@@ -83,16 +87,19 @@ class Generation:
         size = self.session.context.n_batch
         self._draft = Draft()
         width = 0
-        if len(pending) == 1 and len(self.sequence) > self.num_prompt:
+        self._is_prefill = len(self.session.tokens) < self.num_prompt
+        if not self._is_prefill and len(pending) <= 1 + MOST_READ_AGAIN:
             # Not with the prompt: the first token comes sooner, and the rounds of an answer (hence what a seed
             # gives) do not depend on how much of the prompt was cached.
-            self._draft = self._propose_draft()
-            width = self._padded_width(1 + len(self._draft.tokens))
+            self._draft = self._propose_draft(len(pending))
+            width = self._padded_width(len(pending) + len(self._draft.tokens))
+        self._saving = rollback_seconds(self.session.context)
         self._proposed = self._clock()
         if len(pending) > size:
             return self.session.span(pending[:size], num_logits=0)
         tokens = [*pending, *self._draft.tokens]
-        return self.session.span(tokens, num_logits=len(self._draft.tokens) + 1, width=width)
+        sure = len(self.sequence) if self._draft.tokens else None
+        return self.session.span(tokens, len(self._draft.tokens) + 1, width, sure)
 
     def _read_prompt(self) -> float:
         """Seconds in which the draft model read the prompt: once the first token is out, not before."""
@@ -105,21 +112,29 @@ class Generation:
             self._drafter.prefill(self.sequence)
         return self._clock() - started
 
-    def _propose_draft(self) -> Draft:
-        plan = self._controller.plan(self._draft_limit(), len(self.session.tokens))
+    def _propose_draft(self, num_pending: int) -> Draft:
+        limit = self._draft_limit(num_pending)
+        plan = self._controller.plan(limit, len(self.session.tokens), num_pending)
         if plan.room < 1:
             return Draft()
         return self._drafter.propose(self.sequence, plan, self._sampler, self._round)
 
     def _padded_width(self, width: int) -> int:
         context = self.session.context
+        if self.session.can_go_back.kind != "cut":
+            return width  # what padding leaves in a running state is not worth the way back
         limit = min(context.n_batch, context.n_ctx - len(self.session.tokens))
         return self._controller.width(width, limit, len(self.session.tokens))
 
-    def _draft_limit(self) -> int:
-        """Drafted tokens that fit the batch, its outputs, the context and what may still be emitted."""
+    def _draft_limit(self, num_pending: int) -> int:
+        """Drafted tokens that fit the batch, its outputs, the context and what may still be emitted, and that can be
+        taken back.
+        """
         context = self.session.context
-        limit = min(context.n_batch, context.n_outputs, context.n_ctx - len(self.session.tokens)) - 1
+        limit = min(context.n_batch, context.n_ctx - len(self.session.tokens)) - num_pending
+        limit = min(limit, context.n_outputs - 1)
+        if (deepest := self.session.can_go_back.limit) is not None:
+            limit = min(limit, deepest)
         if (most := self._sampler.params.max_tokens) is not None:
             limit = min(limit, most - (len(self.sequence) - self.num_prompt) - 1)
         return max(limit, 0)
@@ -129,7 +144,8 @@ class Generation:
 
         batch: the pass that decoded the span together with others; None: it was decoded alone, between the halves.
         """
-        alone = self._clock() - self._proposed
+        saving = rollback_seconds(self.session.context) - self._saving
+        alone = self._clock() - self._proposed - saving
         target_seconds = batch.seconds * len(span.tokens) / batch.width if batch else alone
         self.session.extend(span)
         tokens: list[int] = []
@@ -148,7 +164,7 @@ class Generation:
             width=len(span.tokens),
             length=span.start,
             tokens=tuple(tokens),
-            num_prefilled=num_pending if num_pending > 1 else 0,
+            num_prefilled=num_pending if num_pending > 1 and self._is_prefill else 0,
             num_drafted=len(self._draft.tokens),
             num_accepted=num_accepted,
             bonus=bool(self._draft.tokens) and len(tokens) == len(self._draft.tokens) + 1,
@@ -159,6 +175,8 @@ class Generation:
             reading_seconds=self._reading_seconds,
             logprobs=logprobs,
             batch=batch,
+            num_read_again=0 if self._is_prefill else num_pending - 1,
+            rollback_seconds=rollback_seconds(self.session.context) - self._saving,
         )
         self._controller.observe(step)
         return step

@@ -64,7 +64,7 @@ class ModelDrafter:
         stop = self._why_not(pending, len(sequence))
         self.stop = stop and (self.stop or stop)
         while self._can_read(pending) and plan.pays_for_pass(MODEL, len(pending)):
-            (row,) = self.session.forward(pending)
+            (row,) = self.session.forward(pending, sure=len(sequence))
             row = row[: self._shared]
             try:
                 draft_probs = sampler(row, history)

@@ -8,6 +8,7 @@ from itertools import takewhile
 from operator import eq
 from typing import Protocol, runtime_checkable
 
+from localspec.decoding.rollback import Rollback, rollback_of
 from localspec.decoding.sampling import Logits
 from localspec.decoding.threads import ThreadControl
 from localspec.errors import LocalspecError, StateError
@@ -21,6 +22,7 @@ class Span:
     a wider one is faster or computed by the kernels wanted; what they leave in the cells is rolled back.
     min_rows: so many rows are computed at least, where any is wanted: behind the last attention a pass is as wide as
     its rows are many, and there too the width chooses the kernels.
+    sure: tokens behind so many of the sequence may be taken back before any others are read; None: all stay.
     """
 
     sequence_id: int
@@ -29,6 +31,7 @@ class Span:
     num_logits: int
     num_padding: int = 0
     min_rows: int = 0
+    sure: int | None = None
 
 
 class Context(Protocol):
@@ -54,7 +57,8 @@ class Context(Protocol):
         """One forward pass; for each span its `num_logits` rows of shape (V,)."""
 
     def truncate(self, sequence_id: int, length: int) -> int:
-        """Forget the cells from `length` on; returns how many are left (0 if only a full reset worked)."""
+        """Forget the cells from `length` on; returns how many are left: fewer, or 0, where a running state could not
+        be brought back to just there."""
 
     def length(self, sequence_id: int) -> int:
         """How many cells the sequence holds."""
@@ -101,6 +105,11 @@ class Session:
         self.min_width = min_width
         self.threads = threads
         self.tokens: list[int] = []
+
+    @property
+    def can_go_back(self) -> Rollback:
+        """How the context takes tokens back."""
+        return rollback_of(self.context)
 
     def align(self, sequence: Sequence[int]) -> int:
         """Keep the cells that hold a strict prefix of `sequence`; returns how many."""
@@ -152,12 +161,12 @@ class Session:
             raise StateError("The cells of this context cannot be saved.", "Read the prompt again.")
         return self.context
 
-    def span(self, tokens: Sequence[int], num_logits: int, width: int = 0) -> Span:
-        """The pass that would append `tokens`, padded to `width`."""
+    def span(self, tokens: Sequence[int], num_logits: int, width: int = 0, sure: int | None = None) -> Span:
+        """The pass that would append `tokens`, padded to `width`. sure: see `Span`."""
         num_padding = max(max(width, self.min_width) - len(tokens), 0)
         padded = (*tokens, *(tokens[-1],) * num_padding)
         min_rows = self.min_width if num_logits else 0
-        return Span(self.sequence_id, padded, len(self.tokens), num_logits, num_padding, min_rows)
+        return Span(self.sequence_id, padded, len(self.tokens), num_logits, num_padding, min_rows, sure)
 
     def extend(self, span: Span) -> None:
         """Record that a pass over `span` succeeded. What only made it wider is forgotten."""
@@ -165,14 +174,14 @@ class Session:
         if span.num_padding:
             self.rollback(len(self.tokens) - span.num_padding)
 
-    def forward(self, tokens: Sequence[int], num_logits: int = 1) -> list[Logits]:
-        """Append `tokens` in passes of at most n_batch; the last `num_logits` rows, each (V,)."""
+    def forward(self, tokens: Sequence[int], num_logits: int = 1, sure: int | None = None) -> list[Logits]:
+        """Append `tokens` in passes of at most n_batch; the last `num_logits` rows, each (V,). sure: see `Span`."""
         rows: list[Logits] = []
         size = self.context.n_batch
         for start in range(0, len(tokens), size):
             chunk = tokens[start : start + size]
             last = start + size >= len(tokens)
-            span = self.span(chunk, num_logits if last else 0)
+            span = self.span(chunk, num_logits if last else 0, sure=sure)
             rows = self.decode(span)
             self.extend(span)
         return rows

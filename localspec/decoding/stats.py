@@ -31,6 +31,8 @@ class Step:
     token of the target's own in its last round.
     reading_seconds: before the round, in which the draft model read the prompt; not part of `seconds`.
     logprobs: one for each of `tokens`, where they were asked for.
+    num_read_again: tokens in the pass that had been read before a running state was brought back.
+    rollback_seconds: spent on copies of the target's running state; part of `seconds`, not of `target_seconds`.
     """
 
     width: int
@@ -47,6 +49,8 @@ class Step:
     logprobs: tuple[TokenLogprob, ...] = ()
     batch: Batch | None = None
     reading_seconds: float = 0.0
+    num_read_again: int = 0
+    rollback_seconds: float = 0.0
 
     @property
     def batch_width(self) -> int:

@@ -32,7 +32,7 @@ from localspec.errors import (
     ModelLoadError,
 )
 from localspec.gguf.metadata import Metadata
-from localspec.pairs.check import check_pair, why_no_draft
+from localspec.pairs.check import check_pair
 from localspec.system.cores import busy_share
 from localspec.system.load_watch import check_cancelled
 
@@ -85,7 +85,7 @@ def choose(
     """
 
     def compare_now(library: Library, model: Metadata) -> Comparison:
-        if draft is not None and not why_no_draft(target):
+        if draft is not None:
             check_pair(target, draft)
         strict = options.strict and model is target
         return compare(model, replace(options, strict=strict), library, home, notify)

@@ -81,6 +81,11 @@ def standing_hint(engine: Engine, controller: AdaptiveController | None) -> str:
         return "Without a draft model only repeated text is drafted from: a small model that fits drafts the rest."
     if not controller.measured:
         return "What passes cost is measured while nobody asks anything: guesses are careful until then."
+    if not pays and controller.pays_but_for_the_way_back(0):
+        return (
+            "Drafting could pay but for the way back of this model's running state: copies of it take "
+            f"{1000 * controller.back.seconds:.0f} ms a round, and tokens that stand before a refused one are read again."
+        )
     if not pays:
         return (
             "Passes over several tokens cost much with this file here: a target in another format, "

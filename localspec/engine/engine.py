@@ -18,14 +18,14 @@ from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
 from localspec.decoding.threads import ThreadControl
 from localspec.engine.libraries import library_for, reference, watched_flag
-from localspec.engine.memory import Load, check_memory
+from localspec.engine.memory import Load, check_memory, with_snapshots
 from localspec.engine.options import TARGET_ROWS, EngineOptions
 from localspec.engine.prefixes import KeptPrefixes
 from localspec.engine.strict import Widths, strict_widths
 from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
-from localspec.pairs.check import check_pair, why_no_draft
+from localspec.pairs.check import check_pair
 from localspec.system.cores import processors
 from localspec.system.load_watch import stage
 from localspec.system.neighbours import Glance, Neighbours
@@ -71,9 +71,7 @@ class Engine:
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
-        self.no_draft_reason = "asked for" if options.no_draft else why_no_draft(target_metadata) or ""
-        if self.no_draft_reason:
-            draft_metadata = None
+        self.no_draft_reason = "asked for" if options.no_draft else ""
         if draft_metadata is not None:
             judgement = check_pair(target_metadata, draft_metadata)
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
@@ -93,7 +91,7 @@ class Engine:
     def _prepare(self) -> None:
         """Who drafts, and which cells are kept, now that it is known what both contexts can do."""
         for model in (self.target, self.draft):
-            if model is not None and not model.can_cut and not self.no_draft_reason:
+            if model is not None and model.rollback.kind == "none" and not self.no_draft_reason:
                 self.no_draft_reason = (
                     f"{self.library.name} cannot forget single tokens of {model.weights.path.name} here"
                 )
@@ -115,13 +113,14 @@ class Engine:
         self._warn_about_gpu()
         n_ctx = self._target_n_ctx(target)
         draft_n_ctx = self._draft_n_ctx(target, draft, n_ctx) if draft else 0
+        loads = self._loads(target, draft, n_ctx, draft_n_ctx)
         if self.options.check_memory:
-            self._check_memory(target, draft, n_ctx, draft_n_ctx)
+            check_memory(loads)
         between = READ + (LOADED - READ) * target.size_bytes / (
             target.size_bytes + (draft.size_bytes if draft else 0)
         )
         stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
-        self.target, widths = self._open_target(target, n_ctx, loaded)
+        self.target, widths = self._open_target(loads[0], loaded)
         self.draft = None
         if draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
@@ -146,14 +145,16 @@ class Engine:
                 control.govern(context)
         return control
 
-    def _check_memory(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> None:
+    def _loads(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> list[Load]:
         loads = [Load(target, self.options.context(n_ctx, TARGET_ROWS), self._gpu_layers)]
         if draft:
             loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
-        check_memory(loads)
+        if self.no_draft_reason or self.library.key != reference().key:  # which alone can keep snapshots
+            return loads
+        return [with_snapshots(loads, self.options), *loads[1:]]
 
-    def _open_target(self, metadata: Metadata, n_ctx: int, loaded: ExitStack) -> tuple[Context, Widths]:
-        context_options = self.options.context(n_ctx, TARGET_ROWS)
+    def _open_target(self, load: Load, loaded: ExitStack) -> tuple[Context, Widths]:
+        metadata, context_options = load.metadata, load.options
         weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded)
         widths = Widths(1, context_options.n_batch)
         if self.options.strict:

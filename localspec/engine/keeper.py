@@ -12,6 +12,7 @@ from pathlib import Path
 from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import Controller, FixedLength
+from localspec.decoding.rollback import CUT, WayBack
 from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
 from localspec.engine.costs_in_use import CostsInUse
 from localspec.engine.draft_copy import improved_engine, load_engine
@@ -256,6 +257,8 @@ class EngineKeeper:
             threads=engine.threads,
             costs_for=self._costs.tables(engine),
             plain_share=self.choice.plain_share,
+            back=WayBack(engine.target.rollback),
+            draft_back=WayBack(engine.draft.rollback if engine.draft else CUT),
         )
         return self.adaptive
 

@@ -10,7 +10,9 @@ from localspec.checks import StrPath
 from localspec.compute.context_options import ContextOptions
 from localspec.engine.options import TARGET_ROWS, EngineOptions
 from localspec.errors import MemoryShort, NotDownloaded
+from localspec.gguf.architectures import DELTA_NET
 from localspec.gguf.metadata import Metadata, read_metadata
+from localspec.gguf.running_state import keeps_snapshots, recurrent_layers, state_bytes
 from localspec.hub.named_models import models_named
 from localspec.hub.sources import find, store_in
 from localspec.system.progress import readable
@@ -21,6 +23,12 @@ _BYTES = {
     "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
 """Bytes per element of a cache type, block scales included."""
+
+MOST_SNAPSHOTS = 8
+"""Of a running state: drafts of up to so many tokens. Each makes every pass a little dearer, and longer drafts seldom
+stand."""
+SNAPSHOT_SHARE = 0.25
+"""Of the memory that is left, for them."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +87,28 @@ def memory_estimate(loads: Sequence[Load]) -> MemoryEstimate:
 
 
 def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
-    """Bytes the KV cache of `options` takes; 0 for a recurrent model, which holds a small state instead."""
+    """Bytes of the cells of `options`, and of running states with their snapshots."""
+    states = options.n_sequences * (1 + options.snapshots) * state_bytes(metadata)
+    return states + _attention_bytes(metadata, options)
+
+
+def most_snapshots(metadata: Metadata, loads: Sequence[Load]) -> int:
+    """Snapshots of a running state that are worth their memory beside these loads; 0 where none can be kept."""
+    size = state_bytes(metadata) if keeps_snapshots(metadata) else 0
+    if not size:
+        return 0
+    estimate = memory_estimate(loads)
+    room = SNAPSHOT_SHARE * max(estimate.available - estimate.total, 0)
+    return min(int(room / size), MOST_SNAPSHOTS)
+
+
+def _attention_bytes(metadata: Metadata, options: ContextOptions) -> int:
     if metadata.is_recurrent:
         return 0
     heads = max(*metadata.per_layer("attention.head_count"), 1)
     heads_kv = sum(metadata.per_layer("attention.head_count_kv", heads))  # 0 in a layer without attention
+    if metadata.architecture in DELTA_NET:  # where only some layers have it, and the file says so elsewhere
+        heads_kv = heads_kv * (metadata.n_layer - recurrent_layers(metadata)) // metadata.n_layer
     head_size = metadata.n_embd // heads
     bytes_k = _number(metadata, "attention.key_length", head_size) * _BYTES[options.cache_type_k]
     bytes_v = _number(metadata, "attention.value_length", head_size) * _BYTES[options.cache_type_v]
@@ -152,7 +177,17 @@ def pair_loads(target: Metadata, draft: Metadata | None, options: EngineOptions)
     loads = [Load(target, options.context(_n_ctx(target, options.n_ctx), TARGET_ROWS))]
     if draft is not None:
         loads.append(Load(draft, options.context(_n_ctx(draft, loads[0].options.n_ctx), 1)))
-    return loads
+    return [with_snapshots(loads, options), *loads[1:]]
+
+
+def with_snapshots(loads: Sequence[Load], options: EngineOptions) -> Load:
+    """The first of `loads`, the target's, with as many snapshots of its running state as are worth their memory.
+
+    None where nothing is drafted, and none in strict mode: with them passes are computed in another way.
+    """
+    target = loads[0]
+    count = 0 if options.no_draft or options.strict else most_snapshots(target.metadata, loads)
+    return replace(target, options=replace(target.options, snapshots=count))
 
 
 def _models(

@@ -73,6 +73,14 @@ def strict_widths(
             "Use a Q4_0 or Q8_0 file of this model, or leave strict out.",
             path=str(weights.path),
         )
+    metadata = weights.metadata
+    if widths.low > 1 and (metadata.is_recurrent or metadata.is_hybrid):
+        raise ModelLoadError(
+            f"{weights.path.name} cannot be strict here: passes of one token compute other bits "
+            f"({describe_classes(classes)}), and no padding is taken back from its running state.",
+            "Use a Q4_0 or Q8_0 file of this model, or leave strict out.",
+            path=str(weights.path),
+        )
     widths = replace(widths, threads=_threads_alike(weights, options, widths, cancel))
     kept.keep(facts, asdict(widths))
     return widths

@@ -12,6 +12,7 @@ import numpy as np
 
 from localspec.compute import library, state
 from localspec.compute.context_options import ContextOptions
+from localspec.decoding.rollback import Rollback
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.errors import (
@@ -24,6 +25,7 @@ from localspec.errors import (
 )
 from localspec.ggml.callbacks import CancelFlag, LoadingGate, NativeLog
 from localspec.ggml.cells import copied_cells, put_cells
+from localspec.ggml.running_state import RunningStates
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
 from localspec.system.signals import signals_noted
@@ -40,7 +42,6 @@ class NativeContext(ABC):
 
     name: str
     cut_short_is_0 = False
-    can_cut: bool
     whole_states: bool
 
     def __init__(
@@ -67,6 +68,7 @@ class NativeContext(ABC):
         assert isinstance(flag, CancelFlag), "a flag of this library"
         self.cancel: CancelFlag = flag
         self.decode_seconds = 0.0
+        self._running: RunningStates | None = None
         self._lib, self._lines = lib, lines
         claim_process()
         lines.forget()
@@ -86,11 +88,28 @@ class NativeContext(ABC):
             )
         self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
         self._view_batch()
+        self.rollback = self._how_to_go_back()
+        if not self.can_cut:
+            self._running = RunningStates(self, options.n_sequences, self.rollback.depth)
 
     @property
     def weights(self) -> library.Weights:
         """Those it computes with."""
         return self._weights
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether cells can be forgotten from any place on."""
+        return self.rollback.kind == "cut"
+
+    @property
+    def rollback_seconds(self) -> float:
+        """Seconds spent on copies of running states so far."""
+        return self._running.seconds if self._running else 0.0
+
+    @abstractmethod
+    def _how_to_go_back(self) -> Rollback:
+        """What the library can do about tokens that shall not stand, with the context that was opened."""
 
     @abstractmethod
     def _opened(self) -> Any:
@@ -105,8 +124,11 @@ class NativeContext(ABC):
         """Cells that the sequence holds."""
 
     @abstractmethod
-    def _state_call(self, name: str, sequence_id: int) -> Callable[..., int]:
-        """A call of the library's on the state of a sequence ("get_size", "get_data", "set_data")."""
+    def _state_call(self, name: str, sequence_id: int, *, partial: bool = False) -> Callable[..., int]:
+        """A call of the library's on the state of a sequence ("get_size", "get_data", "set_data").
+
+        partial: on the running state alone, where there are cells of attention too.
+        """
 
     def _view_batch(self) -> None:
         """numpy views of the batch's arrays, so that filling it costs no Python loop."""
@@ -125,6 +147,27 @@ class NativeContext(ABC):
         check_process()
         self._check_spans(spans)
         count = self._fill(spans)
+        if self._running is None:
+            self._pass(spans, count)
+        else:
+            self._pass_on_running(self._running, spans, count)
+        return self._rows(spans)
+
+    def _pass_on_running(self, running: RunningStates, spans: Sequence[Span], count: int) -> None:
+        if not all(map(running.continues, spans)):
+            raise DecodeError("A pass must go on where the cells end.", "Read the prompt again.", code=0)
+        for span in spans:
+            running.before(span)
+        try:
+            self._pass(spans, count)
+        except BaseException:
+            for span in spans:
+                running.failed(span)
+            raise
+        for span in spans:
+            running.after(span)
+
+    def _pass(self, spans: Sequence[Span], count: int) -> None:
         code = self._timed_pass(wait=any(span.num_logits for span in spans))
         if code == 2 or ((code != 0 or self.cut_short_is_0) and self.cancel.is_set):
             raise DecodeCancelled("The pass was cancelled.", code=code)
@@ -132,7 +175,6 @@ class NativeContext(ABC):
             raise ContextFull(f"The context of {self.n_ctx} tokens has no room for {count} more.", code=code)
         if code != 0:
             raise DecodeError(f"The model's forward pass failed with code {code}.", "Try again.", code=code)
-        return self._rows(spans)
 
     def _timed_pass(self, wait: bool) -> int:
         """The library's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
@@ -208,14 +250,16 @@ class NativeContext(ABC):
 
     def length(self, sequence_id: int = 0) -> int:
         """Cells that the sequence holds."""
-        return self._held(sequence_id)
+        return self._running.length(sequence_id) if self._running else self._held(sequence_id)
 
     def truncate(self, sequence_id: int, length: int) -> int:
         """Forget the cells from `length` on; returns how many are left.
 
-        Where the library refuses (recurrent state) or a sliding window lacks older cells (a saved state holds no more
-        than the window), the whole sequence is forgotten and 0 returned.
+        Where the library refuses or a sliding window lacks older cells (a saved state holds no more than the window),
+        the whole sequence is forgotten and 0 returned; a running state goes back as far as it must.
         """
+        if self._running:
+            return self._running.truncate(sequence_id, length)
         held = self.length(sequence_id)
         kept = min(held, length)
         if held > length and not self._remove(sequence_id, length):
@@ -227,8 +271,34 @@ class NativeContext(ABC):
         return True
 
     def _forget(self, sequence_id: int) -> int:
+        if self._running:
+            return self._running.forget(sequence_id)
         self._remove(sequence_id, -1)
         return 0
+
+    def copy_running(self, sequence_id: int) -> Any:
+        """A copy of a running state, without the cells of attention; None where there is none to be had."""
+        size = int(self._state_call("get_size", sequence_id, partial=True)())
+        if not size:
+            return None
+        try:
+            return copied_cells(
+                self._state_call("get_data", sequence_id, partial=True), sequence_id, size, self.name
+            )
+        except StateError:
+            return None
+
+    def put_running(self, sequence_id: int, saved: Any) -> bool:
+        """Put such a copy back; whether the library took it."""
+        return put_cells(self._state_call("set_data", sequence_id, partial=True), memoryview(saved))
+
+    def remove_cells(self, sequence_id: int, start: int) -> bool:
+        """Remove the cells from `start` on, -1 for all; whether the library did."""
+        return self._remove(sequence_id, start)
+
+    def ends_at(self, sequence_id: int, length: int) -> bool:
+        """Whether the library too holds so many cells."""
+        return self._held(sequence_id) == length
 
     @cached_property
     def _owner(self) -> state.Facts:
@@ -282,8 +352,10 @@ class NativeContext(ABC):
             self._lines.forget()
             if not put_cells(self._state_call("set_data", sequence_id), cells):
                 raise self._refused(len(cells), "bytes")
-        if self.length(sequence_id) != length:
-            raise self._refused(length, "tokens")
+            if not self.ends_at(sequence_id, length):
+                raise self._refused(length, "tokens")
+        if self._running:
+            self._running.put(sequence_id, length)
 
     def _refused(self, count: int, unit: str) -> StateError:
         return StateError(

@@ -29,6 +29,13 @@ HYBRID = frozenset(
 )
 """Some layers hold a running state beside those with attention."""
 
+SNAPSHOTS = frozenset({
+    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+    "qwen35moe", "qwen4exp",
+})  # fmt: skip
+"""Of those, the ones whose running state llama.cpp keeps behind each of the last tokens of a pass, where it is asked
+to: so far, and no others, it can take tokens back."""
+
 EQUAL_HEADS = frozenset(
     {
         "gpt-oss", "jamba", "lfm2", "lfm2moe",
@@ -95,6 +102,18 @@ TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
 
 DELTA_NET = frozenset({"qwen35", "qwen35moe", "qwen3next", "qwen4exp"})
 """The running state is a square for each of `ssm.time_step_rank` heads."""
+
+RWKV = frozenset({"arwkv7", "rwkv6", "rwkv6qwen2", "rwkv7"})
+SHORT_CONVOLUTION = frozenset({"lfm2", "lfm2moe"})
+KIMI_DELTA = frozenset({"bailingmoe3", "glm5-next", "kimi-k3", "kimi-linear"})
+UNKNOWN_STATE = frozenset({"deepseek4", "minimax-01", "qwen4exp"})
+"""Kinds of running states that are neither Mamba's nor a gated delta net's; of the last ones no form is known here."""
+
+UNGROUPED = frozenset({"jamba", "mamba"})
+"""The first Mamba, whose state has no groups."""
+
+ONE_KIND_A_LAYER = frozenset({"nemotron_h", "nemotron_h_moe"})
+"""A layer without attention is a feed-forward one where it has a width, else a recurrent one."""
 
 ONE_KV_EACH = frozenset({"deepseek2-ocr", "dots1"})
 """Each head has keys and values of its own."""

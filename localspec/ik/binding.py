@@ -45,6 +45,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_model_load_from_file": (POINTER, [ctypes.c_char_p, structs.ModelParams]),
     "llama_free_model": (None, [POINTER]),
     "llama_n_vocab": (I32, [POINTER]),
+    "llama_model_has_recurrent": (BOOL, [POINTER]),
     "llama_init_from_model": (POINTER, [POINTER, structs.ContextParams]),
     "llama_free": (None, [POINTER]),
     "llama_set_n_threads": (None, [POINTER, U32, U32]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
+from localspec.decoding.rollback import CUT, Rollback
 from localspec.errors import ModelLoadError
 from localspec.ggml.context import NativeContext
 from localspec.ik import binding, files
@@ -15,7 +16,7 @@ from localspec.ik.structs import AbortCallback
 if TYPE_CHECKING:
     from localspec.ik.weights import Weights
 
-_NO_FLAGS = 0
+_NO_FLAGS, _PARTIAL_ONLY = 0, 1
 
 
 class Context(NativeContext):
@@ -23,14 +24,14 @@ class Context(NativeContext):
 
     name = "ik_llama.cpp"
     cut_short_is_0 = True
-    can_cut = True
-    whole_states = False
 
     def __init__(
         self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
     ) -> None:
         self._model = weights
         lib = binding.library()
+        self._has_running_state = bool(lib.llama_model_has_recurrent(weights.handle))
+        self.whole_states = self._has_running_state
         super().__init__(
             weights,
             options,
@@ -40,6 +41,10 @@ class Context(NativeContext):
             gate=binding.gate,
             n_vocab=int(lib.llama_n_vocab(weights.handle)),
         )
+
+    def _how_to_go_back(self) -> Rollback:
+        # It removes cells behind a running state and says yes, and leaves the state as it is.
+        return Rollback("replay") if self._has_running_state else CUT
 
     def _opened(self) -> Any:
         options, params = self.options, self._lib.llama_context_default_params()
@@ -69,6 +74,7 @@ class Context(NativeContext):
             return 0
         return int(self._lib.llama_kv_cache_seq_pos_max(self._handle, sequence_id)) + 1
 
-    def _state_call(self, name: str, sequence_id: int) -> Callable[..., int]:
+    def _state_call(self, name: str, sequence_id: int, *, partial: bool = False) -> Callable[..., int]:
         call = getattr(self._lib, f"llama_state_seq_{name}")
-        return lambda *place: call(self._handle, *place, sequence_id, _NO_FLAGS)
+        flags = _PARTIAL_ONLY if partial else _NO_FLAGS
+        return lambda *place: call(self._handle, *place, sequence_id, flags)

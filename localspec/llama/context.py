@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
+from localspec.decoding.rollback import CUT, Rollback
 from localspec.ggml.context import NativeContext
 from localspec.llama import backend
 
@@ -23,9 +24,9 @@ class Context(NativeContext):
         self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
     ) -> None:
         self._model = weights
-        self.can_cut = not (weights.is_recurrent or weights.is_hybrid)
+        self._has_running_state = weights.is_recurrent or weights.is_hybrid
         # A saved state holds no more of a sliding window than the window.
-        self.whole_states = weights.n_swa > 0 or not self.can_cut
+        self.whole_states = weights.n_swa > 0 or self._has_running_state
         super().__init__(
             weights,
             options,
@@ -36,6 +37,13 @@ class Context(NativeContext):
             n_vocab=weights.vocabulary.n_vocab,
         )
         self._memory = self._lib.llama_get_memory(self._handle)
+
+    def _how_to_go_back(self) -> Rollback:
+        if not self._has_running_state:
+            return CUT
+        # Granted for some architectures alone: for others it is set to 0 in silence.
+        granted = int(self._lib.llama_n_rs_seq(self._handle))
+        return Rollback("snapshots", granted) if granted else Rollback("replay")
 
     def _opened(self) -> Any:
         handle = self._lib.llama_init_from_model(self._model.handle, self._params())
@@ -52,6 +60,7 @@ class Context(NativeContext):
             n_batch=self.n_batch,
             n_ubatch=self.n_batch,
             n_seq_max=options.n_sequences,
+            n_rs_seq=options.snapshots if self._has_running_state else 0,
             n_outputs_max=self.n_outputs,
             n_outputs_max_per_seq=self.n_outputs,
             n_threads=self.threads,
@@ -76,6 +85,7 @@ class Context(NativeContext):
         reaches_to = length - window + 1  # the window counts the token that looks back
         return self.length(sequence_id) == length and first <= max(reaches_to, 0)
 
-    def _state_call(self, name: str, sequence_id: int) -> Callable[..., int]:
-        call = getattr(self._lib, f"llama_state_seq_{name}")
-        return lambda *place: call(self._handle, *place, sequence_id)
+    def _state_call(self, name: str, sequence_id: int, *, partial: bool = False) -> Callable[..., int]:
+        flags = self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if partial else 0
+        call = getattr(self._lib, f"llama_state_seq_{name}_ext")
+        return lambda *place: call(self._handle, *place, sequence_id, flags)

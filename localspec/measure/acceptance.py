@@ -93,7 +93,8 @@ def check_length(engine: Engine, length: int) -> None:
 def record(
     engine: Engine, params: SamplingParams, prompt: Sequence[int], answer: Sequence[int], length: int
 ) -> Iterator[Drafted]:
-    """Draft `length` tokens behind the true text at every (length + 1)-th place of `answer`, from its end backwards.
+    """Draft `length` tokens behind the true text at every (length + 1)-th place of `answer`, from its end backwards, or
+    forwards where cells cannot be cut from any place on.
 
     params: with the seed of the drafts. A place where context or vocabulary leave nothing to draft is passed over.
     Uses the cells of both models; what the target's session holds of the text is not read again.
@@ -101,8 +102,12 @@ def record(
     sequence = [*prompt, *answer]
     sampler = Sampler(params, len(prompt), engine.vocab.eog_tokens)
     checker = _Checker(engine, sampler, sequence)
-    # Backwards, so that the cells hold the text before each place. Behind the prompt itself nothing is ever drafted.
-    for place in reversed(range(len(prompt) + 1, len(sequence), length + 1)):
+    places = range(
+        len(prompt) + 1, len(sequence), length + 1
+    )  # behind the prompt itself nothing is ever drafted
+    can_cut = all(context is None or context.can_cut for context in (engine.target, engine.draft))
+    # Backwards, so that the cells hold the text before each place.
+    for place in reversed(places) if can_cut else places:
         room = min(length, engine.target.n_ctx - place)
         draft, rows = checker.checked(place, room, sampler)
         if draft.tokens:
@@ -120,18 +125,21 @@ class _Checker:
         self._session, self._sampler, self._sequence = engine.session, sampler, sequence
         self._drafter = ModelDrafter(Session(engine.draft), engine.target.n_vocab, sampler.eog)
         self._drafter.begin(sequence)
-        self._drafter.prefill(sequence)
+        if engine.draft.can_cut and engine.target.can_cut:
+            self._drafter.prefill(sequence)
 
     def checked(self, place: int, length: int, sampler: Sampler) -> tuple[Draft, TargetRows]:
         """A draft behind the first `place` ids, drawn as `sampler` shapes it, and the target's rows for it."""
         prefix = self._sequence[:place]
         self._drafter.rollback(place - 1)
+        self._drafter.prefill(prefix)
         randomness = RejectionRule(self._sampler.params.seed or 0).round(place)
         draft = self._drafter.propose(prefix, FixedPlan(length), sampler, randomness)
         self._session.align(prefix)
         if unread := prefix[len(self._session.tokens) : -1]:
             self._session.forward(unread, num_logits=0)
-        rows = self._session.forward([prefix[-1], *draft.tokens], num_logits=len(draft.tokens) + 1)
+        span = [prefix[-1], *draft.tokens]
+        rows = self._session.forward(span, num_logits=len(span), sure=len(prefix) - 1)
         return draft, TargetRows(rows, self._sampler, prefix, draft.tokens)
 
 

@@ -70,7 +70,7 @@ class Rounding:
     def classes(self) -> dict[int, list[WidthClass]]:
         """Width classes of the target behind SHORT and LENGTH cells; empty where cells cannot be rolled back."""
         target = self._engine.target
-        if not target.can_cut:
+        if target.rollback.kind == "none":
             return {}
         return {
             length: measured_classes(target.weights, target.options, length) for length in (SHORT, LENGTH)

@@ -45,7 +45,7 @@ class RowBook:
         self._session.rollback(head)
         if pending := prefix[len(self._session.tokens) : head]:
             self._session.forward(pending, num_logits=0)
-        return self._session.forward(prefix[len(self._session.tokens) :], num_logits=count)
+        return self._session.forward(prefix[len(self._session.tokens) :], num_logits=count, sure=head)
 
 
 class ReplayContext:

@@ -9,19 +9,27 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from localspec.gguf.metadata import Metadata
+from localspec.gguf.running_state import keeps_snapshots
 from localspec.pairs.reason import Reason
 from localspec.pairs.vocabulary_gap import spelled
 
 SHOWN = 4
+RUNNING_STATE = "whose running state"
+"""In what is said of a model that has one."""
 
 
 def rollback(model: Metadata, role: str) -> Reason:
-    """Rollback is by truncation, so neither model may hold a running state. role: "target" or "draft"."""
+    """How drafted tokens that do not stand are taken back. role: "target" or "draft"."""
     topic, name = f"{role} rollback", model.architecture
     if model.is_recurrent or model.is_hybrid:
         kind = "recurrent" if model.is_recurrent else "hybrid"
-        clause = f"the {role} is a {kind} model ({name}), whose state cannot be rolled back"
-        return Reason(topic, "refuses", clause)
+        clause = f"the {role} is a {kind} model ({name}), {RUNNING_STATE}"
+        if role == "target" and keeps_snapshots(model):
+            return Reason(
+                topic, "harmless", f"{clause} llama.cpp keeps behind the last tokens, to take them back"
+            )
+        again = "is saved before drafted tokens and put back, and tokens that stand are read again"
+        return Reason(topic, "harmless", f"{clause} {again}")
     if model.n_swa > 0:
         clause = (
             f"the {role} has a sliding window of {model.n_swa} tokens ({name}), and its whole cache is kept"

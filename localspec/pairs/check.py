@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from localspec.errors import PairingError
 from localspec.gguf.metadata import Metadata
-from localspec.pairs.behaviour import rollback
 from localspec.pairs.judgement import Judgement, judge
-
-
-def why_no_draft(target: Metadata) -> str | None:
-    """Why no draft at all can serve this target, as a clause, or None where one can."""
-    reason = rollback(target, "target")
-    return reason.clause if reason.severity == "refuses" else None
 
 
 def check_pair(target: Metadata, draft: Metadata) -> Judgement:

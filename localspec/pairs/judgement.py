@@ -8,13 +8,12 @@ from typing import Literal, TypeAlias
 
 from localspec.errors import ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
-from localspec.pairs.behaviour import conduct, rollback
+from localspec.pairs.behaviour import RUNNING_STATE, conduct, rollback
 from localspec.pairs.reason import Reason
 from localspec.pairs.vocabulary_gap import Difference, VocabularyGap
 
 Verdict: TypeAlias = Literal["fits", "fits, with reservations", "does not fit"]
 NO_DRAFT = "no_draft=True goes on without a draft."
-_PLAIN = "It decodes token by token, whatever a pass costs."
 _SOME_COST = "costs acceptance"
 
 
@@ -55,6 +54,11 @@ class Judgement:
         """The reasons that make the draft guess worse."""
         return tuple(reason for reason in self.reasons if reason.severity == _SOME_COST)
 
+    @property
+    def running_states(self) -> tuple[str, ...]:
+        """For each model that has one, a sentence that tells how it takes drafted tokens back."""
+        return tuple(reason.sentence for reason in self.reasons if RUNNING_STATE in reason.clause)
+
     def to_dict(self) -> dict[str, object]:
         """The judgement as the command line prints it, ready for JSON."""
         return {
@@ -73,7 +77,7 @@ class Judgement:
 
 
 def judge(target: Metadata, draft: Metadata | None, *, n_ctx: int | None = None) -> Judgement:
-    """Whether `draft` can draft for `target`; without one, whether anything can.
+    """Whether `draft` can draft for `target`; without one, how tokens are taken back.
 
     n_ctx: tokens of context that will be used; without it, all that the target was trained for.
     """
@@ -105,9 +109,6 @@ def unusable(target: Path, draft: Path | None, error: ModelFileError) -> Judgeme
 
 def _alone(target: Metadata) -> Judgement:
     name, reason = target.path.name, rollback(target, "target")
-    if reason.severity == "refuses":
-        sentence = f"Nothing can be drafted for {name}: {reason.clause}."
-        return Judgement(target.path, None, "does not fit", sentence, _PLAIN, (reason,))
     sentence = f"Text that repeats itself can be drafted for {name} without a draft model."
     return Judgement(target.path, None, "fits", sentence, "", (reason,))
 
