@@ -156,8 +156,8 @@ def test_two_recurrent_models_fit_and_the_way_back_of_both_is_told(folder: Path)
         severity, sentence = told[f"{role} rollback"]
         assert severity == "harmless"
         assert sentence == (
-            f"The {role} is a recurrent model (mamba), whose running state is saved before drafted tokens and put back, "
-            "and tokens that stand are read again."
+            f"The {role} is a recurrent model (mamba), whose running state is saved before drafted tokens and put "
+            "back, and tokens that stand are read again."
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from localspec.gguf.architectures import DELTA_NET
 from tests.tinyarch import TinyFile, header_only, wanted_tensors
 from tests.tinygguf import CHATML, NORMAL, byte_vocab
 
@@ -22,6 +23,14 @@ KINDS = (SNAPSHOTS, REPLAY, RECURRENT)
 N_CTX = 512
 _OPTIONAL = ("scale", "attn_q.bias", "attn_k.bias", "attn_v.bias")
 """Tensors that files of these models do not have."""
+_DELTA_KEYS = (
+    "attention.head_count", "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "block_count",
+    "context_length", "embedding_length", "expert_count", "expert_feed_forward_length",
+    "expert_shared_feed_forward_length", "expert_used_count", "feed_forward_length", "full_attention_interval",
+    "rope.dimension_sections", "rope.freq_base", "ssm.conv_kernel", "ssm.group_count", "ssm.inner_size",
+    "ssm.state_size", "ssm.time_step_rank",
+)  # fmt: skip
+"""Keys that files with a gated delta net have."""
 
 
 @cache
@@ -62,6 +71,11 @@ def write_running(
             one[silent] = 0.0
         raw = one.astype(np.float32).tobytes()
         parts.append(raw + bytes(-len(raw) % 32))
+    if architecture in DELTA_NET:
+        own = tuple(f"{architecture}.{key}" for key in _DELTA_KEYS)
+        values = {
+            key: value for key, value in values.items() if not key.startswith(architecture) or key in own
+        }
     changed = {"context_length": N_CTX, "attention.sliding_window": None, **(changes or {})}
     named = {f"{architecture}.{key}": value for key, value in changed.items()}
     values = {**values, "tokenizer.chat_template": CHATML}

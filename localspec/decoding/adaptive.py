@@ -9,7 +9,7 @@ Whole stretches are judged, not single tokens: the cost curve has steps, and ten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from localspec.decoding.adaptive_plan import BEST_ACCEPTANCE, AdaptivePlan
 from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
@@ -125,7 +125,7 @@ class AdaptiveController:
 
     def pays_but_for_the_way_back(self, length: int) -> bool:
         """Whether it is taking tokens back alone that keeps the draft model from paying."""
-        free = replace(self, back=WayBack(), draft_back=WayBack())
+        free = AdaptiveController(self.target, self.draft, self.max_width)
         return not self.can_pay(length) and free.can_pay(length)
 
     def seconds_per_token(self, length: int, acceptance: float) -> float:

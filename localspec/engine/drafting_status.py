@@ -84,7 +84,7 @@ def standing_hint(engine: Engine, controller: AdaptiveController | None) -> str:
     if not pays and controller.pays_but_for_the_way_back(0):
         return (
             "Drafting could pay but for the way back of this model's running state: copies of it take "
-            f"{1000 * controller.back.seconds:.0f} ms a round, and tokens that stand before a refused one are read again."
+            f"{1000 * controller.back.seconds:.0f} ms a round, and tokens before a refused one are read again."
         )
     if not pays:
         return (

@@ -16,7 +16,7 @@ from localspec.gguf.types import TENSOR_TYPES
 ARCHITECTURES = frozenset({
     "arctic", "bailingmoe2", "chatglm", "command-r", "dots1", "ernie4_5", "falcon", "gemma", "glm4", "glm4moe",
     "gptneox", "hunyuan-moe", "internlm2", "llama", "minimax-m2", "olmo", "phi2", "phi3", "qwen", "qwen2", "qwen2moe",
-    "qwen3", "qwen3moe", "seed_oss", "smollm3", "stablelm", "xverse",
+    "qwen3", "qwen35", "qwen35moe", "qwen3moe", "seed_oss", "smollm3", "stablelm", "xverse",
 })  # fmt: skip
 """Those whose logits agree. It knows more, which are left out for one of these reasons.
 
@@ -24,8 +24,8 @@ It ends the process: bloom, codeshell, gpt2, mpt, orion, starcoder, starcoder2 (
 kind), baichuan (other numbers of layers than two), deepseek2 (most forms of its attention). Other logits: ernie4_5-moe,
 granite, minicpm, refact, mistral3 (YaRN). A sliding window is cut short in passes that begin between two multiples of
 256, and one of 64 tokens or fewer ends the process: cohere2, gemma2, gemma3, gpt-oss. It prints to the standard output:
-deepseek2. A running state it cannot roll back: mamba, qwen3next, qwen35, qwen35moe. Not tried, or not with layers that
-differ, as theirs do: dbrx, deci, granitemoe, openelm.
+deepseek2. Its first pass ends the process: mamba. It has attention in every fourth layer, whatever the file says:
+qwen3next. Not tried, or not with layers that differ, as theirs do: dbrx, deci, granitemoe, openelm.
 """
 
 FORMATS = frozenset({
@@ -42,10 +42,11 @@ KEYS = frozenset({
     "attention.value_length", "block_count", "context_length", "embedding_length", "expert_count",
     "expert_feed_forward_length", "expert_gating_func", "expert_group_count", "expert_group_used_count",
     "expert_shared_count", "expert_shared_feed_forward_length", "expert_used_count", "expert_weights_norm",
-    "expert_weights_scale", "feed_forward_length", "leading_dense_block_count", "logit_scale", "rope.dimension_count",
-    "rope.freq_base", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.factor",
-    "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.type", "tensor_data_layout",
-    "use_parallel_residual", "vocab_size",
+    "expert_weights_scale", "feed_forward_length", "full_attention_interval", "leading_dense_block_count",
+    "logit_scale", "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.attn_factor",
+    "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.scaling.type",
+    "ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank",
+    "tensor_data_layout", "use_parallel_residual", "vocab_size",
 })  # fmt: skip
 """An architecture's keys that it reads as llama.cpp does, or that neither needs."""
 
@@ -59,6 +60,8 @@ _BOUNDS = {
 _KERNELS = (64, 96, 128, 192, 256)
 _IN_KERNELS = ("q4_0", "q4_1", "iq4_nl")
 """Types of a K cache that its kernels for heads of those sizes alone read rightly."""
+_LISTS = frozenset((name, f"{name}.rope.dimension_sections") for name in ("qwen35", "qwen35moe"))
+"""Architectures and keys of theirs that are lists and are read as such."""
 _MAX_EXPERTS = 512
 _ROPE_SCALING = ("none", "linear", "yarn")
 _PASSED_OVER = ("rope_freqs.", "rope_factors_", "output.bias", "cls.")
@@ -93,7 +96,7 @@ def _faults(metadata: Metadata) -> Iterator[str]:
         if name != key and name not in KEYS:
             yield f"may not read {key} as llama.cpp does"
     for key in metadata.numbers:
-        if key.startswith(f"{architecture}."):
+        if key.startswith(f"{architecture}.") and (architecture, key) not in _LISTS:
             yield f"may not read a list, {key}, as llama.cpp does"
     yield from _figures(metadata)
     for header in read_headers(metadata.path):
