@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from localspec import LLM
 from localspec.cli import main
-from localspec.ggml.running_state import RunningStates
+from localspec.ggml.context import NativeContext
 from localspec.measure.audit_part import Part
 from localspec.measure.audit_rollback import LONGEST, RollbackAudit, contexts
 from localspec.measure.difference import Rounding
@@ -59,18 +59,18 @@ def test_every_way_back_leaves_no_trace(llm: LLM, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["replay"], indirect=True)
-def test_a_state_that_is_not_put_back_is_seen(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_comes_back_changed_is_seen(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     rounding = Rounding(llm.engine)
     assert rounding.tolerance < 2  # measured before the fault is there
+    whole = NativeContext.copy_running
 
-    def fault(states: RunningStates, sequence_id: int) -> bool:
-        sequence = states._sequences[sequence_id]
-        sequence.length = sequence.reach = sequence.saved_at
-        states._native.remove_cells(sequence_id, sequence.length)
-        return True
+    def fault(context: NativeContext, sequence_id: int) -> bytearray:
+        saved = bytearray(memoryview(whole(context, sequence_id)))
+        saved[len(saved) // 2 :] = bytes(len(saved) - len(saved) // 2)
+        return saved
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunningStates, "_restore", fault)
+        patch.setattr(NativeContext, "copy_running", fault)
         part = audited(llm, rounding)
     assert not part.passed
     assert part.verdict.startswith("FAIL: behind ")

@@ -169,6 +169,6 @@ def _verdict(tests: list[dict[str, Any]], failed: list[dict[str, Any]]) -> str:
     passes = sum(test["passes"] for test in tests)
     off, moved = max(test["distance"] for test in tests), min(test["moved"] for test in tests)
     return (
-        f"Tokens taken back {passes} times ({ways}) leave no trace: a logit was off by {off:.3g} at most, and one token "
-        f"left behind would have moved it by {moved:.3g}."
+        f"Tokens taken back {passes} times ({ways}) leave no trace: a logit was off by {off:.3g} at most, and one "
+        f"token left behind would have moved it by {moved:.3g}."
     )
