@@ -182,6 +182,17 @@ def test_a_repository_that_is_closed(
     assert sentence in capsys.readouterr().out
 
 
+def test_a_licence_that_the_hub_has_no_name_for_is_left_to_the_reader(
+    script: ModuleType, hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.licence = "other"
+    assert script.main([str(folder)]) == 0
+    assert (
+        "note: someone/some-GGUF has a licence of its own: see that it is 'Apache-2.0'"
+        in capsys.readouterr().out
+    )
+
+
 def test_an_index_out_of_reach_is_a_note(
     script: ModuleType,
     hub: Hub,
