@@ -44,7 +44,7 @@ def check_layers(metadata: Metadata, layers: Collection[int]) -> None:
     Raises InvalidRequest for layers that it does not have, or for all of them, and ModelFileError where a file without
     the others would be broken.
     """
-    count = num_layers(metadata)
+    count = metadata.n_layer - layers_ahead(metadata)
     if max(layers) >= count:
         raise InvalidRequest(
             f"layers is {layers_written(layers)!r}, and {metadata.path.name} has {count} layers.",
@@ -63,10 +63,10 @@ def check_layers(metadata: Metadata, layers: Collection[int]) -> None:
         )
 
 
-def num_layers(metadata: Metadata) -> int:
-    """Its layers without those that only draft (`nextn_predict_layers`), which stand behind the others."""
+def layers_ahead(metadata: Metadata) -> int:
+    """Its layers that only draft (`nextn_predict_layers`): they stand behind the others."""
     ahead = metadata.key_values.get(f"{metadata.architecture}.nextn_predict_layers", 0)
-    return metadata.n_layer - (ahead if isinstance(ahead, int) else 0)
+    return ahead if isinstance(ahead, int) else 0
 
 
 def _fault(metadata: Metadata, layers: Collection[int]) -> str:
