@@ -391,7 +391,7 @@ def test_show_says_how_a_recurrent_model_takes_tokens_back(shelf: Shelf) -> None
     shelf.know(lonely)
     replace(shelf, pair=lonely).fill()
     shown = run("show", "tiny").stdout
-    assert "Nothing can be drafted for tiny-target.gguf: the target is a recurrent model" in shown
+    assert "The target is a recurrent model (mamba), whose running state is saved" in shown
     assert "drafts from repeated text" in shown
 
 

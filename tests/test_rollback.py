@@ -275,6 +275,39 @@ def test_a_pass_goes_on_where_the_cells_end(way: Way, files: dict[str, Path]) ->
         checked.read(IDS[:21])
 
 
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_both_libraries_compute_the_same_and_what_differs_is_refused(
+    architecture: str, tmp_path: Path
+) -> None:
+    shapes: list[dict[str, Any]] = [
+        {},
+        {"ssm.group_count": 1},
+        {"ssm.time_step_rank": 4, "ssm.inner_size": 512},
+        {"block_count": 5, "full_attention_interval": 4},
+        {"ssm.state_size": 64, "ssm.inner_size": 128, "rope.dimension_sections": [8, 4, 4, 0]},
+    ]
+    for shape in shapes:
+        path = write_running(
+            tmp_path / "tiny.gguf", architecture, experts="moe" in architecture, changes=shape
+        )
+        assert named("ik").refusal(read_metadata(path)) == ""
+        with opened(Way("ik", architecture, "replay"), {architecture: path}) as ours:
+            rows = [*ours.session.forward(IDS[:40], 40), *ours.session.forward(IDS[40:41])]
+            with opened(Way("llama", architecture, "replay"), {architecture: path}) as reference:
+                theirs = reference.expected(IDS[:41], 41)
+        assert np.abs(np.array(rows) - np.array(theirs)).max() < ALIKE * np.std(theirs), shape
+    refused: list[dict[str, Any]] = [
+        {"ssm.state_size": 32, "ssm.inner_size": 64},
+        {"full_attention_interval": 1},
+        {"nextn_predict_layers": 1},
+    ]
+    for shape in refused:
+        path = write_running(
+            tmp_path / "other.gguf", architecture, experts="moe" in architecture, changes=shape
+        )
+        assert named("ik").refusal(read_metadata(path)) != "", shape
+
+
 # Planted faults
 
 

@@ -23,6 +23,11 @@ KINDS = (SNAPSHOTS, REPLAY, RECURRENT)
 N_CTX = 512
 _OPTIONAL = ("scale", "attn_q.bias", "attn_k.bias", "attn_v.bias")
 """Tensors that files of these models do not have."""
+_SHAPE = (
+    "block_count", "full_attention_interval", "ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size",
+    "ssm.time_step_rank",
+)  # fmt: skip
+"""Keys that tensors go by."""
 _DELTA_KEYS = (
     "attention.head_count", "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "block_count",
     "context_length", "embedding_length", "expert_count", "expert_feed_forward_length",
@@ -34,8 +39,11 @@ _DELTA_KEYS = (
 
 
 @cache
-def _plan(architecture: str, experts: bool) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+def _plan(
+    architecture: str, experts: bool, shape: tuple[tuple[str, int], ...]
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
     made = header_only(architecture, experts=experts)
+    made.values |= {f"{architecture}.{key}": value for key, value in shape}
     with TemporaryDirectory() as folder:
         tensors = wanted_tensors(TinyFile(architecture, made.values).write(Path(folder) / "header"))
     tensors = {name: shape for name, shape in tensors.items() if not name.endswith(_OPTIONAL)}
@@ -54,7 +62,8 @@ def write_running(
     """A small file of an architecture with a running state. changes: to keys of the architecture, None to
     leave one out.
     """
-    values, tensors = _plan(architecture, experts)
+    shape = {key: value for key, value in (changes or {}).items() if key in _SHAPE}
+    values, tensors = _plan(architecture, experts, tuple(shape.items()))
     main, other = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     vocab = byte_vocab(300)
     silent = [token for token, kind in enumerate(vocab.types) if kind != NORMAL]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from localspec.gguf.architectures import DELTA_NET
 from localspec.gguf.metadata import Metadata, read_headers
 from localspec.gguf.tensors import TensorInfo
 from localspec.gguf.types import TENSOR_TYPES
@@ -62,6 +63,8 @@ _IN_KERNELS = ("q4_0", "q4_1", "iq4_nl")
 """Types of a K cache that its kernels for heads of those sizes alone read rightly."""
 _LISTS = frozenset((name, f"{name}.rope.dimension_sections") for name in ("qwen35", "qwen35moe"))
 """Architectures and keys of theirs that are lists and are read as such."""
+_STATES = (64, 128)
+"""Sizes of a gated delta net's state that its kernels compute rightly."""
 _MAX_EXPERTS = 512
 _ROPE_SCALING = ("none", "linear", "yarn")
 _PASSED_OVER = ("rope_freqs.", "rope_factors_", "output.bias", "cls.")
@@ -113,6 +116,12 @@ def _figures(metadata: Metadata) -> Iterator[str]:
     for name, (low, high) in _BOUNDS.items():
         if isinstance(number := value(name), float) and not low <= number <= high:
             yield f"cannot compute with {name} {number}"
+    if metadata.architecture in DELTA_NET:
+        if (size := value("ssm.state_size")) not in _STATES:
+            yield f"computes wrong numbers with ssm.state_size {size}"
+        interval = value("full_attention_interval")
+        if interval is not None and not (isinstance(interval, int) and 1 < interval <= metadata.n_layer):
+            yield f"was not tried with full_attention_interval {interval}"
     if metadata.architecture == "phi3" and value("attention.sliding_window") is None:
         yield "needs attention.sliding_window in a file of phi3"
     if (scaling := value("rope.scaling.type")) not in (None, *_ROPE_SCALING):

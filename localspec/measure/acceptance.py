@@ -12,6 +12,7 @@ from localspec.decoding.control import FixedPlan
 from localspec.decoding.loop import TargetRows
 from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.params import SamplingParams
+from localspec.decoding.rollback import rollback_of
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.sampling import Distribution
 from localspec.decoding.session import Session
@@ -105,9 +106,8 @@ def record(
     places = range(
         len(prompt) + 1, len(sequence), length + 1
     )  # behind the prompt itself nothing is ever drafted
-    can_cut = all(context is None or context.can_cut for context in (engine.target, engine.draft))
     # Backwards, so that the cells hold the text before each place.
-    for place in reversed(places) if can_cut else places:
+    for place in reversed(places) if _can_cut(engine) else places:
         room = min(length, engine.target.n_ctx - place)
         draft, rows = checker.checked(place, room, sampler)
         if draft.tokens:
@@ -115,6 +115,10 @@ def record(
             greedy = replace(sampler, params=replace(params, temperature=0.0))
             draft, rows = checker.checked(place, room, greedy)
             yield Drafted(drawn, likeliest, tuple(accumulate(_chances_of_best(rows, draft), mul)))
+
+
+def _can_cut(engine: Engine) -> bool:
+    return all(rollback_of(context).kind == "cut" for context in (engine.target, engine.draft))
 
 
 class _Checker:
@@ -125,7 +129,7 @@ class _Checker:
         self._session, self._sampler, self._sequence = engine.session, sampler, sequence
         self._drafter = ModelDrafter(Session(engine.draft), engine.target.n_vocab, sampler.eog)
         self._drafter.begin(sequence)
-        if engine.draft.can_cut and engine.target.can_cut:
+        if _can_cut(engine):
             self._drafter.prefill(sequence)
 
     def checked(self, place: int, length: int, sampler: Sampler) -> tuple[Draft, TargetRows]:
