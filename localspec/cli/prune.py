@@ -23,8 +23,8 @@ def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
 
     These are partial files of models that are complete or that no pair has, prepared drafts and cut-down copies whose
     model is gone, damaged files set aside, and stale locks. Whole models of no known pair are removed only if you say
-    so, or with -y.
-    What a stopped `localspec pull` can go on from stays; and where a pair file cannot be read, every model does.
+    so, or with -y. What a stopped `localspec pull` can go on from stays; and where a pair file cannot be read, every
+    model does.
     """
     from localspec.store.pruning import knows_all, left_overs, remove_left_over
     from localspec.store.store import Store
