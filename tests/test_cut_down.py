@@ -202,7 +202,7 @@ def refusal(tmp_path: Path, architecture: str, layers: str, **changes: object) -
     path = made.write(tmp_path / "model.gguf", values)
     with pytest.raises(ModelFileError) as caught:
         cut_down(path, layers, tmp_path / "home")
-    assert "localspec suggest" in caught.value.remedy
+    assert "localspec suggest" in caught.value.command
     return caught.value.message.removeprefix(f"{path} cannot lose layers: ")
 
 

@@ -15,6 +15,7 @@ from localspec.compute.context_options import ContextOptions
 from localspec.engine.memory import kv_cache_bytes
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.gguf.metadata import read_metadata
+from localspec.gguf.running_state import state_bytes
 
 from .tinyarch import TinyFile, header_only, tiny
 from .tinygguf import write_llama
@@ -49,10 +50,10 @@ def of(architecture: str, folder: Path, **changes: Any) -> Path:
         (
             "qwen35",
             {"full_attention_interval": 3},
-            "its qwen35.full_attention_interval is 3, so none of its 2 layers has attention",
+            "its qwen35.full_attention_interval is 3: of its 2 layers some must have attention",
         ),
         ("qwen35", {"nextn_predict_layers": 1}, "so none of its 1 layers has attention"),
-        ("qwen3next", {"full_attention_interval": None}, "is 4, so none of its 2 layers has attention"),
+        ("qwen3next", {"full_attention_interval": None}, "is 4: of its 2 layers some must have attention"),
         ("llama", {"attention__head_count_kv": [2, 0]}, "head_count_kv is [2, 0], and all layers"),
         ("llama", {"attention__head_count_kv": [2, 1]}, "head_count_kv is [2, 1], and all layers"),
         ("llama", {"attention__head_count_kv": [2, 2, 2]}, "head_count_kv has 3 numbers for 2 layers"),
@@ -196,7 +197,8 @@ def test_memory_is_counted_for_each_layer(tmp_path: Path) -> None:
     options = ContextOptions(n_ctx=100)
     for heads_kv, cells in ((4, 8), ([4, 0], 4), ([0, 2], 2), ([2, 1], 3)):
         file = of("granitehybrid", tmp_path, attention__head_count=4, attention__head_count_kv=heads_kv)
-        assert kv_cache_bytes(read_metadata(file), options) == cells * (32 + 32) * 2 * 100
+        metadata = read_metadata(file)
+        assert kv_cache_bytes(metadata, options) == cells * (32 + 32) * 2 * 100 + state_bytes(metadata)
 
 
 def test_the_same_sentence_everywhere(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from localspec.decoding.loop import MOST_READ_AGAIN
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Session, Span
 from localspec.engine.libraries import named
-from localspec.errors import DecodeCancelled, DecodeError
+from localspec.errors import DecodeCancelled, DecodeError, ModelFileError
 from localspec.ggml.running_state import RunningStates
 from localspec.gguf.architectures import HYBRID, RECURRENT, SNAPSHOTS
 from localspec.gguf.metadata import read_metadata
@@ -298,7 +298,6 @@ def test_both_libraries_compute_the_same_and_what_differs_is_refused(
         assert np.abs(np.array(rows) - np.array(theirs)).max() < ALIKE * np.std(theirs), shape
     refused: list[dict[str, Any]] = [
         {"ssm.state_size": 32, "ssm.inner_size": 64},
-        {"full_attention_interval": 1},
         {"nextn_predict_layers": 1},
     ]
     for shape in refused:
@@ -306,6 +305,14 @@ def test_both_libraries_compute_the_same_and_what_differs_is_refused(
             tmp_path / "other.gguf", architecture, experts="moe" in architecture, changes=shape
         )
         assert named("ik").refusal(read_metadata(path)) != "", shape
+
+
+@pytest.mark.parametrize("shape", [{"full_attention_interval": 1}, {"full_attention_interval": 3}])
+def test_layers_of_one_kind_alone_are_refused(shape: dict[str, int], tmp_path: Path) -> None:
+    """llama.cpp would end the process at the first pass."""
+    path = write_running(tmp_path / "tiny.gguf", changes={**shape})
+    with pytest.raises(ModelFileError, match="some must have attention and others a running state"):
+        read_metadata(path)
 
 
 # Planted faults

@@ -221,8 +221,10 @@ class Engine:
 
     @property
     def most_draft_tokens(self) -> int:
-        """Drafted tokens that one pass of the target can check."""
-        return min(self.target.n_outputs, self.target.n_batch, self.target.n_ctx) - 1
+        """Drafted tokens that one pass of the target can check, and take back."""
+        most = min(self.target.n_outputs, self.target.n_batch, self.target.n_ctx) - 1
+        deepest = self.target.rollback.limit
+        return most if deepest is None else min(most, deepest)
 
     @property
     def strict_form(self) -> str:

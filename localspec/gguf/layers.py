@@ -58,7 +58,8 @@ def check_layers(metadata: Metadata, layers: Collection[int]) -> None:
     if fault := _fault(metadata, layers):
         raise ModelFileError(
             f"{metadata.path} cannot lose layers: {fault}.",
-            "Choose a smaller model as the draft: `localspec suggest TARGET` finds one.",
+            "Choose a smaller model as the draft.",
+            command="Choose a smaller model as the draft: `localspec suggest TARGET` finds one.",
             path=str(metadata.path),
         )
 

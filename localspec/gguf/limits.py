@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from localspec.gguf.architecture_limits import check_architecture
 from localspec.gguf.architectures import (
+    DELTA_NET,
     EQUAL_HEADS,
     GATED,
     LAYERS_DIFFER,
@@ -36,7 +37,12 @@ def check_limits(architecture: str, scalars: Mapping[str, Scalar], arrays: Mappi
     num_layers = figures.one("block_count", MAX_LAYERS, 1, MAX_LAYERS)
     figures.one("nextn_predict_layers", 0, 0, num_layers)
     figures.one("attention.sliding_window", 1, 1 if architecture == "llama4" else 0, MAX_WINDOW)
-    figures.one("full_attention_interval", 1, 1, MAX_SIZE)
+    interval = figures.one("full_attention_interval", 4, 1, MAX_SIZE)
+    if architecture in DELTA_NET and not 1 < interval <= num_layers:
+        raise GGUFFault(
+            f"its {architecture}.full_attention_interval is {interval}: of its {num_layers} layers some must have "
+            "attention and others a running state"
+        )
     _check_heads(figures, num_layers)
     _check_experts(figures, num_layers)
     check_architecture(figures, num_layers)

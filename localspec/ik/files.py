@@ -116,12 +116,8 @@ def _figures(metadata: Metadata) -> Iterator[str]:
     for name, (low, high) in _BOUNDS.items():
         if isinstance(number := value(name), float) and not low <= number <= high:
             yield f"cannot compute with {name} {number}"
-    if metadata.architecture in DELTA_NET:
-        if (size := value("ssm.state_size")) not in _STATES:
-            yield f"computes wrong numbers with ssm.state_size {size}"
-        interval = value("full_attention_interval")
-        if interval is not None and not (isinstance(interval, int) and 1 < interval <= metadata.n_layer):
-            yield f"was not tried with full_attention_interval {interval}"
+    if metadata.architecture in DELTA_NET and (size := value("ssm.state_size")) not in _STATES:
+        yield f"computes wrong numbers with ssm.state_size {size}"
     if metadata.architecture == "phi3" and value("attention.sliding_window") is None:
         yield "needs attention.sliding_window in a file of phi3"
     if (scaling := value("rope.scaling.type")) not in (None, *_ROPE_SCALING):
