@@ -3,7 +3,7 @@
 Without a folder the catalogue in `models/` is checked. The hub (HF_ENDPOINT, or the public one) is asked once
 for each repository and commit: whether they are there, whether the file is, its bytes, the sha256 of its LFS
 record, the licence, and whether it is gated; of each file whose shape the pair file states the header is read
-(some 6 MB). The package index is asked through pip for each wheel. No weights are downloaded.
+(some 6 MB). The package index is asked through pip, once for each package. No weights are downloaded.
 
 Exit code 0 if all is as the files say, 1 if something is not, 2 if the hub cannot be reached or for wrong usage.
 """
@@ -92,6 +92,8 @@ def check_hub(pair: Pair, file: ModelFile, source: HubSource, report: Report) ->
     licence = licence_of(info)
     if licence is None:
         report.notes.append(f"{source.repo} states no licence")
+    elif licence == "other":
+        report.notes.append(f"{source.repo} has a licence of its own: see that it is {pair.licence!r}")
     elif plain(licence) not in plain(pair.licence):
         report.faults.append(
             f"{source.repo} has the licence {licence!r}, and the pair file says {pair.licence!r}"
@@ -159,10 +161,8 @@ def check_wheels(file: ModelFile, source: WheelSource, report: Report) -> None:
     for part in range(1, source.parts + 1):
         package = source.packages.format(i=part)
         try:
-            if source.version not in index_versions(package):
+            if source.version not in versions_of(package):
                 missing.append(package)
-        except FileMissing:
-            missing.append(package)
         except DownloadError as error:
             report.notes.append(f"the wheels of {file.file} were not checked: {error.message}")
             return
@@ -170,6 +170,15 @@ def check_wheels(file: ModelFile, source: WheelSource, report: Report) -> None:
         report.faults.append(
             f"the package index lacks {source.version} of {', '.join(missing)}, which hold {file.file}"
         )
+
+
+@cache
+def versions_of(package: str) -> list[str]:
+    """Those that the index has, asked for once; none of a package that it lacks. Raises DownloadError."""
+    try:
+        return index_versions(package)
+    except FileMissing:
+        return []
 
 
 # The whole

@@ -52,6 +52,7 @@ class Hub:
     commit:       of every repository's main branch; the bytes are the same at any commit.
     in_git:       paths that are kept by git itself, so that they have no sha256.
     info_fault:   like `fault`, for questions about repositories; also "no-json" and "no-sha".
+    licence:      as every repository states it.
     fault:        for requests of metadata: a key of ERRORS, "hang", "html", "reset", "moved" (the repository has
                   another name: a relative redirect) or "circle".
     cdn_faults:   one per request of bytes: a key of ERRORS, "html", "xhtml", "wrong-range", "wrong-total",
@@ -68,6 +69,7 @@ class Hub:
     commit: str = "89abcdef0123456789abcdef0123456789abcdef"
     in_git: set[str] = field(default_factory=set)
     info_fault: str | None = None
+    licence: str = "apache-2.0"
     asked_for: list[str] = field(default_factory=list)
     fault: str | None = None
     cdn_faults: list[str] = field(default_factory=list)
@@ -163,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = {
             "id": repo,
             "sha": commit,
-            "tags": ["gguf", "license:apache-2.0"],
+            "tags": ["gguf", f"license:{hub.licence}"],
             "siblings": [self.described(path, body) for path, body in files.items()],
         }
         self.reply(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())

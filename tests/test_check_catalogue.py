@@ -43,6 +43,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.fixture
+def index(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test is not about wheels, the index has them without pip, which takes a second for each."""
+    monkeypatch.setattr(script, "index_versions", lambda package: ["1.0"])
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A catalogue with one pair; its index is a folder."""
     made = tmp_path / "pairs"
@@ -117,6 +123,7 @@ def test_what_is_wrong_is_said_of_the_file_at_fault(
     assert shown.endswith(f"{len(FAULTS) + 1} pair files, {len(FAULTS)} of them wrong.\n")
 
 
+@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize(
     ("layers", "code", "words"), [(2, 0, "small: right"), (3, 1, "target.gguf: block_count is 2, not 3")]
 )
@@ -150,6 +157,7 @@ feed_forward_length = 128
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("index")
 def test_another_sha256(
     script: ModuleType, hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +166,7 @@ def test_another_sha256(
     assert "target.gguf has the sha256" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("index")
 def test_a_file_without_a_sha256(
     script: ModuleType, hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +175,7 @@ def test_a_file_without_a_sha256(
     assert "keeps draft.gguf without a sha256" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize(
     ("fault", "sentence"), [("gated", "is gated"), ("no-revision", f"has no revision {REVISION}")]
 )
@@ -180,6 +190,18 @@ def test_a_repository_that_is_closed(
     hub.info_fault = fault
     assert script.main([str(folder)]) == 1
     assert sentence in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("index")
+def test_a_licence_that_the_hub_has_no_name_for_is_left_to_the_reader(
+    script: ModuleType, hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.licence = "other"
+    assert script.main([str(folder)]) == 0
+    assert (
+        "note: someone/some-GGUF has a licence of its own: see that it is 'Apache-2.0'"
+        in capsys.readouterr().out
+    )
 
 
 def test_an_index_out_of_reach_is_a_note(

@@ -39,7 +39,7 @@ def test_tables_and_verdicts_on_standard_output_progress_on_standard_error(
     done = run(*models, *SHORT, "--library", library)
     assert done.exit_code == 0, done.stdout + done.stderr
     assert f", computed by {name}, drafting " in done.stderr
-    assert done.stdout.splitlines()[-1] == "PASS: classes, greedy, sampled, seed."
+    assert done.stdout.splitlines()[-1] == "PASS: classes, rollback, greedy, sampled, seed."
     for shown in (
         "Passes that compute the same bits", "identical to plain decoding", "chi-square / df", "coupled",
         "the same text with every draft and without", "seen with probability .99",
@@ -102,7 +102,7 @@ def test_a_difference_is_shown_with_its_place_and_gap(models: list[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (["--only", "greedy,speed"], 2, "'speed' is none of classes, greedy, sampled, seed"),
+        (["--only", "greedy,speed"], 2, "'speed' is none of classes, rollback, greedy, sampled, seed"),
         (["--runs", "10"], 2, "--runs"),
         (["-n", "0"], 2, "-n"),
         (["--scenario", "poetry"], 1, "There is no scenario 'poetry'."),

@@ -118,7 +118,6 @@ def test_a_file_that_is_no_model_is_named(home: Path, tmp_path: Path) -> None:
         (["rm"], "rm needs a PAIR"),
         (["make", "tiny", "-md", "x.gguf"], "both name a draft"),
         (["make", "lonely"], "no draft model"),
-        (["show", "lonely"], "no draft model"),
         (["polish"], "polish"),
     ],
 )
@@ -126,6 +125,12 @@ def test_wrong_usage(arguments: list[str], complaint: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert complaint in result.stderr
+
+
+@pytest.mark.usefixtures("draft")
+def test_a_pair_without_a_draft_may_have_copies_of_its_target() -> None:
+    assert run("show", "lonely").stdout == "target.gguf has not been prepared.\n"
+    assert run("rm", "lonely").stdout == "Nothing prepared from target.gguf was here.\n"
 
 
 @pytest.mark.usefixtures("draft")

@@ -291,6 +291,15 @@ def test_show_of_a_pair_that_is_not_here(shelf: Shelf) -> None:
     )  # fmt: skip
 
 
+def test_show_says_which_models_have_prediction_layers_of_their_own(shelf: Shelf) -> None:
+    assert (
+        "draft     none: drafts from its own prediction layers and repeated text\n"
+        in run("show", "qwen3.6-27b").stdout
+    )
+    assert "draft     none: drafts from repeated text\n" in run("show", "qwen3.5-2b").stdout
+    assert json.loads(run("show", "qwen3.5-9b", "--json").stdout)["prediction_layers"] == 1
+
+
 def test_show_knows_the_memory_of_the_catalogues_pairs(shelf: Shelf) -> None:
     facts = json.loads(run("show", "qwen3-32b", "-c", "2048", "--json").stdout)
     needed = memory_needed("qwen3-32b", n_ctx=2048)

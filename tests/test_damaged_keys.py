@@ -47,6 +47,13 @@ def of(architecture: str, folder: Path, **changes: Any) -> Path:
         ),
         ("llama", {"expert_used_count": [2]}, "llama.expert_used_count has 1 numbers for 2 layers"),
         ("llama", {"expert_count": 4, "expert_group_count": 2}, "llama.expert_group_used_count is missing"),
+        (
+            "qwen35",
+            {"full_attention_interval": 3},
+            "its qwen35.full_attention_interval is 3: of its 2 layers some must have attention",
+        ),
+        ("qwen35", {"nextn_predict_layers": 1}, "so none of its 1 layers has attention"),
+        ("qwen3next", {"full_attention_interval": None}, "is 4: of its 2 layers some must have attention"),
         ("llama", {"attention__head_count_kv": [2, 0]}, "head_count_kv is [2, 0], and all layers"),
         ("llama", {"attention__head_count_kv": [2, 1]}, "head_count_kv is [2, 1], and all layers"),
         ("llama", {"attention__head_count_kv": [2, 2, 2]}, "head_count_kv has 3 numbers for 2 layers"),

@@ -48,11 +48,12 @@ def begun(project: Project, venv_of_another: Path) -> Project:
 
 
 @pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A stand-in on which `chat` ran once."""
+def ready(tmp_path_factory: pytest.TempPathFactory, venv_of_another: Path) -> Project:
+    """A stand-in on which `chat` ran once; a venv is made anew in another test."""
     root = tmp_path_factory.mktemp("dev") / "project"
     root.mkdir()
     made = Project(root)
+    shutil.copytree(venv_of_another, root / ".venv", symlinks=True)
     first = made.run("chat", "-p", "two words")
     assert first.returncode == 7, first.stderr
     assert "['chat', '-p', 'two words']" in first.stdout

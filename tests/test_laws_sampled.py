@@ -111,8 +111,14 @@ def is_seen(settings: dict[str, Any]) -> bool:
     return any(law(mediocre, runs=runs, **settings) < THRESHOLD for runs in (RUNS // 4, RUNS, 4 * RUNS))
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
-@pytest.mark.parametrize("options", list(OPTIONS))
+ENDS = ("none", "all")
+"""Options with which a second temperature, or a second drafter, is tried: the least there can be and the most."""
+
+
+@pytest.mark.parametrize(
+    ("temperature", "options"),
+    [*((1.0, options) for options in OPTIONS), *((each, options) for each in (0.3, 2.0) for options in ENDS)],
+)
 def test_model_draft(temperature, options):
     assert right(temperature, options) > THRESHOLD
 
@@ -132,8 +138,13 @@ def test_stop_rules_that_look_before_the_draw(make_controller):
     assert law(mediocre, make_controller=make_controller) > THRESHOLD
 
 
-@pytest.mark.parametrize("options", list(OPTIONS))
-@pytest.mark.parametrize("make_drafter", [mediocre, lambda: NgramDrafter(1, 2)])
+@pytest.mark.parametrize(
+    ("options", "make_drafter"),
+    [
+        *((options, mediocre) for options in OPTIONS),
+        *((options, lambda: NgramDrafter(1, 2)) for options in ENDS),
+    ],
+)
 def test_coupled(options, make_drafter):
     assert law(make_drafter, options=options, make_rule=CoupledRule) > THRESHOLD
 

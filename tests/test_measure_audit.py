@@ -79,7 +79,7 @@ def test_a_sound_engine_passes_every_part_and_progress_rises_to_the_end(llm: LLM
     assert shares == sorted(shares) and shares[0] == 0 and 0.9 < shares[-1] < 1
     report = audit_report("pair", llm, parts)
     assert (report["passed"], report["strict"]) == (True, False)
-    assert report["verdict"] == "PASS: classes, greedy, sampled, seed."
+    assert report["verdict"] == "PASS: classes, rollback, greedy, sampled, seed."
     drafted = [test for test in report["parts"]["sampled"]["tests"] if test["drafter"] != "no draft"]
     assert {test["rule"] for test in drafted} == {"rejection", "block", "coupled"}
     assert all(test["drafted"] > 0 for test in drafted)

@@ -15,7 +15,7 @@ from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import tell, write_json
 
-PARTS = ("classes", "greedy", "sampled", "seed")
+PARTS = ("classes", "rollback", "greedy", "sampled", "seed")
 SCENARIOS = ("code", "creative", "summary")
 """Audited unless others are asked for: easy to draft for, hard, and with a long prompt."""
 Figures = Mapping[str, Any]
@@ -80,6 +80,8 @@ def audit(
 
     \b
     classes: which passes of the target compute the same bits, behind a short and a long context.
+    rollback: drafted tokens that do not stand are taken back at every depth; what is computed behind them is compared
+             with what is computed where they were never read.
     greedy:  texts with drafts against texts without, prompt in cache or not; every difference with its logits.
     sampled: the real loop, thousands of times on the target's real rows, against what those rows say;
              each accept rule and the target alone (chi-square, threshold 1e-6).
@@ -123,6 +125,23 @@ def _show_classes(part: Figures) -> None:
     ]
     headings = ("context", "tokens in a pass", "logits off by, at most")
     show_table(headings, rows, title="Passes that compute the same bits")
+
+
+def _show_rollback(part: Figures) -> None:
+    rows = [
+        (
+            test["scenario"],
+            test["model"],
+            test["way"],
+            str(test["passes"]),
+            f"{test['distance']:.3g}",
+            f"{test['allowed']:.3g}",
+            f"{test['moved']:.3g}",
+        )
+        for test in part["tests"]
+    ]
+    headings = ("", "model", "way back", "times", "off by, at most", "may be", "one token left behind")
+    show_table(headings, rows, title=f"Logits behind up to {part['longest']} tokens taken back")
 
 
 def _show_greedy(part: Figures) -> None:
@@ -183,6 +202,7 @@ def _difference(found: Figures | None) -> str:
 
 _TABLES: Mapping[str, Callable[[Figures], None]] = {
     "classes": _show_classes,
+    "rollback": _show_rollback,
     "greedy": _show_greedy,
     "sampled": _show_sampled,
     "seed": _show_seed,

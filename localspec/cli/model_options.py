@@ -73,7 +73,7 @@ class ModelOptions:
                 "PAIR is empty: leave it out for the default pair, or see `localspec list`."
             )
         name = self.pair or ""
-        if self.target is not None or _is_path(name):
+        if self.target is not None or is_path(name):
             return None
         if self.draft is not None and not self.drafts_itself:
             raise click.UsageError(
@@ -190,7 +190,7 @@ def _text_of(option: str, path: str) -> str:
         raise click.UsageError(f"--{option.replace('_', '-')}: {path!r} cannot be read: {reason}.") from None
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
     return name.lower().endswith(".gguf") or "/" in name or "\\" in name or is_other_file(name)
 
 

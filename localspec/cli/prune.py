@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def prune(dry_run: bool, as_json: bool, yes: bool) -> None:
     """Remove what nothing needs from localspec's folder.
 
-    These are partial files of models that are complete or that no pair has, prepared drafts whose draft is gone,
-    damaged files set aside, and stale locks. Whole models of no known pair are removed only if you say so, or with -y.
-    What a stopped `localspec pull` can go on from stays; and where a pair file cannot be read, every model does.
+    These are partial files of models that are complete or that no pair has, prepared drafts and cut-down copies whose
+    model is gone, damaged files set aside, and stale locks. Whole models of no known pair are removed only if you say
+    so, or with -y. What a stopped `localspec pull` can go on from stays; and where a pair file cannot be read, every
+    model does.
     """
     from localspec.store.pruning import knows_all, left_overs, remove_left_over
     from localspec.store.store import Store

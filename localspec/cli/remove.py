@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @yes_option
 def remove(name: str, yes: bool) -> None:
-    """Remove the model pair, or org/repo:quant, NAME from this disk, with what was prepared from its draft.
+    """Remove the model pair, or org/repo:quant, NAME from this disk, with the copies made of its models.
 
     Files that another pair needs stay, and so do your own files where they lie. A pair that was made with
     `localspec add` or `import` is forgotten too.

@@ -6,7 +6,7 @@ measured with a library, or made for it, is kept under its `build`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -238,6 +238,12 @@ class Reference(Library, Protocol):
         self, source: Path, destination: Path, format_name: str, *, threads: int | None = None
     ) -> None:
         """Write `source` to `destination` with every matrix in one format; there only when it is whole.
+
+        Raises `ModelFileError`, `InvalidRequest` or `ModelLoadError`.
+        """
+
+    def keep_layers(self, source: Path, destination: Path, layers: Collection[int]) -> None:
+        """Write `source` to `destination` with these layers only, their numbers unchanged; there only when it is whole.
 
         Raises `ModelFileError`, `InvalidRequest` or `ModelLoadError`.
         """

@@ -87,8 +87,8 @@ def _places(folder: Path) -> Iterator[Path]:
     """The folder, or the one that it would be made in, and localspec's folders inside it."""
     yield _existing(folder)
     for name in (
-        "files", "partial", "locks", "prepared", "calibration", "strict", "libraries", "together", "references",
-        "pairs",
+        "files", "partial", "locks", "prepared", "pruned", "calibration", "strict", "libraries", "together",
+        "references", "pairs",
     ):  # fmt: skip
         if (folder / name).exists():
             yield folder / name

@@ -133,7 +133,7 @@ def try_draft(
     loaded: an idle context of the draft, if there is one. library: whose passes count. Raises `StoreError` where
     nothing can be kept, and `ModelFileError` or `ModelLoadError` for a draft that is not usable itself.
     """
-    drafts, source, library = _drafts(home), _source(draft), library or preferred()
+    drafts, source, library = _drafts(home), source_of(draft), library or preferred()
     formats = _useful_formats(draft, library)
     with drafts.lock(source), ExitStack() as opened:
         if formats:
@@ -177,7 +177,7 @@ def forget(draft: Path, home: Path | None) -> int:
     drafts = _drafts(home)
     sources = {record.source for record in drafts.records() if record.source.is_of(draft)}
     if draft.is_file():
-        sources.add(_source(draft))
+        sources.add(source_of(draft))
     return sum(drafts.remove(source) for source in sources)
 
 
@@ -185,7 +185,8 @@ def _drafts(home: Path | None) -> PreparedDrafts:
     return PreparedDrafts(home or default_home())
 
 
-def _source(draft: Path) -> Source:
+def source_of(draft: Path) -> Source:
+    """What tells this file from others of its name. Raises `StoreError` where it cannot be read."""
     try:
         return Source.of(draft)
     except OSError as error:
@@ -222,7 +223,7 @@ def _is_due(draft: Path, options: EngineOptions, home: Path | None, library: Lib
     """Whether a copy might help and nobody has looked yet."""
     if not _wanted(options, library) or draft.stat().st_size < MIN_BYTES:
         return False
-    return _drafts(home).trial(_source(draft), _facts(options, library)) is None and bool(
+    return _drafts(home).trial(source_of(draft), _facts(options, library)) is None and bool(
         _useful_formats(draft, library)
     )
 

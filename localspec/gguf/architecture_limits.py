@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from localspec.gguf.architectures import DELTA_NET, IN_SECTIONS, TWICE_AS_WIDE, WINDOWED
+from localspec.gguf.architectures import (
+    ATTENTION_AT_INTERVALS,
+    DELTA_NET,
+    IN_SECTIONS,
+    TWICE_AS_WIDE,
+    WINDOWED,
+)
 from localspec.gguf.key_numbers import MAX_HEADS, MAX_LAYERS, MAX_SIZE, MAX_WINDOW, Figures, short
 from localspec.gguf.reader import Scalar
 from localspec.gguf.tensors import GGUFFault
@@ -84,12 +90,27 @@ def check_architecture(figures: Figures, num_layers: int) -> None:
             f"its ssm.inner_size is {inner}, and not ssm.state_size {state} times ssm.time_step_rank {rank}, "
             f"or its ssm.group_count {groups} does not divide the last"
         )
+    _check_attention(figures, num_layers)
     size = figures.one("wkv.head_size", 0, 0, MAX_SIZE)
     width = figures.one("embedding_length", 1, 1, MAX_SIZE)
     if architecture in TWICE_AS_WIDE and inner != 2 * width:
         raise GGUFFault(f"its {architecture}.ssm.inner_size is {inner}, and {2 * width} is possible")
     if size and width % size:
         raise GGUFFault(f"its {architecture}.wkv.head_size is {size}, which does not divide {width}")
+
+
+def _check_attention(figures: Figures, num_layers: int) -> None:
+    """llama.cpp ends the process over a memory of attention that no layer uses."""
+    usual = ATTENTION_AT_INTERVALS.get(figures.architecture)
+    if usual is None or f"{figures.architecture}.attention.recurrent_layers" in figures.arrays:
+        return
+    interval = figures.one("full_attention_interval", usual, 1, MAX_SIZE)
+    layers = num_layers - figures.one("nextn_predict_layers", 0, 0, num_layers)
+    if layers < interval:
+        raise GGUFFault(
+            f"its {figures.architecture}.full_attention_interval is {interval}, so none of its {layers} layers has "
+            "attention"
+        )
 
 
 def _check_sections(figures: Figures) -> None:

@@ -133,6 +133,31 @@ GATED = frozenset(
 )
 """How the weights of experts are made must stand in the file."""
 
+ALIKE_LAYERS = frozenset(
+    {
+        "arcee", "bloom", "codeshell", "command-r", "dbrx", "exaone", "falcon", "falcon-h1", "gemma", "gpt2",
+        "gptneox", "granite", "granitemoe", "hunyuan-dense", "hunyuan-moe", "internlm2", "jais", "llama", "mamba",
+        "mamba2", "minicpm", "minimax-m2", "mpt", "nemotron", "olmo", "olmoe", "orion", "pangu-embedded", "phi2",
+        "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "refact", "seed_oss", "stablelm", "starcoder",
+        "starcoder2", "xverse",
+    }
+)  # fmt: skip
+"""Every layer is built as every other: a model goes on computing whichever of them are left out."""
+
+LAYERS_IN_ORDER = ALIKE_LAYERS | {
+    "afmoe", "arwkv7", "bailingmoe2", "cohere2", "deepseek", "deepseek2", "dots1", "ernie4_5", "ernie4_5-moe",
+    "exaone4", "glm4", "glm4moe", "gpt-oss", "mistral3", "mistral4", "olmo2", "phi3", "phimoe", "qwen35",
+    "qwen35moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "rwkv6", "rwkv7", "smollm3",
+}  # fmt: skip
+"""A layer's kind follows from its number alone: a model goes on computing without its last layers. Not where llama.cpp
+takes a model's scale from how many layers it has (gemma2, gemma3, llama4)."""
+
+ATTENTION_AT_INTERVALS = {
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next", "qwen4exp"), 4),
+    "minimax-01": 8,
+}
+"""Architecture -> how many layers there are to each with attention, where `full_attention_interval` is not stated."""
+
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"
 ANOTHER_DRAFT = (
     "localspec runs the prediction layers of a target's own architecture alone: give a small model of its family as "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,6 +119,10 @@ class LlamaCpp:
     ) -> None:
         """Write `source` to `destination` with every matrix in one format; there only when it is whole."""
         quantize.requantize(source, destination, format_name, threads=threads)
+
+    def keep_layers(self, source: Path, destination: Path, layers: Collection[int]) -> None:
+        """Write `source` to `destination` with these layers only; there only when it is whole."""
+        quantize.keep_layers(source, destination, layers)
 
     def probe(self, seconds: float) -> Probe:
         """Load it in a child process and ask it for its facts."""

@@ -12,13 +12,14 @@ from localspec.measure import audit_greedy, audit_seed
 from localspec.measure.audit_classes import audit_classes
 from localspec.measure.audit_greedy import GreedyAudit
 from localspec.measure.audit_part import Part
+from localspec.measure.audit_rollback import RollbackAudit, contexts
 from localspec.measure.audit_sampled import SampledAudit, subjects
 from localspec.measure.audit_seed import SeedAudit
 from localspec.measure.difference import Rounding
 from localspec.measure.machine import machine, versions
 from localspec.measure.prompts import Prompt
 
-PARTS = ("classes", "greedy", "sampled", "seed")
+PARTS = ("classes", "rollback", "greedy", "sampled", "seed")
 Progress = Callable[[str, float], None]
 """Told what is done next, and the share of the whole that is done."""
 
@@ -62,6 +63,10 @@ class Audit:
         rounding = Rounding(engine)
         parts: dict[str, tuple[int, Callable[[], Part]]] = {
             "classes": (1, lambda: self._classes(rounding)),
+            "rollback": (
+                len(seeded) * len(contexts(engine)),
+                lambda: RollbackAudit(engine, rounding, self._tick).run(seeded),
+            ),
             "greedy": (
                 len(prompts) * audit_greedy.RUNS,
                 lambda: GreedyAudit(self._llm, rounding, options.num_tokens, self._tick).run(prompts),

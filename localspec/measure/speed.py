@@ -52,7 +52,9 @@ def weights(model: Metadata, *, read: bool = False) -> int:
     head = _key(model, "attention.key_length") or width // heads
     attention = width * head * 2 * (heads + (_key(model, "attention.head_count_kv") or heads))
     experts = _key(model, "expert_used_count" if read else "expert_count")
-    wide = experts * _key(model, "expert_feed_forward_length") or _key(model, "feed_forward_length")
+    wide = _key(model, "feed_forward_length")
+    if experts:
+        wide = experts * (_key(model, "expert_feed_forward_length") or wide)
     return model.n_layer * (attention + 3 * width * wide)
 
 

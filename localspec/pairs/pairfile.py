@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from localspec.errors import CatalogueError
 from localspec.gguf.split import part_name
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource, split_model
-from localspec.pairs.shape import OPTIONAL, REQUIRED, Shape
+from localspec.pairs.shape import OPTIONAL, PER_LAYER, REQUIRED, WIDTHS, Figure, Shape
 
 CORRECT = "Correct the file, or remove it."
 PAIR_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -86,8 +86,12 @@ def _whole_file(table: Table) -> ModelFile:
 
 def _shape(table: Table) -> Shape:
     """A table whose fields are keys of the file's header, and two more."""
-    keys = {key: table.number(key) for key in REQUIRED}
-    keys |= {key: table.number(key) for key in OPTIONAL if table.has(key)}
+    keys: dict[str, Figure] = {key: table.number(key) for key in REQUIRED}
+    for key in OPTIONAL:
+        if table.has(key):
+            keys[key] = table.figure(key, keys["block_count"]) if key in PER_LAYER else table.number(key)
+    if not keys.keys() & set(WIDTHS):
+        table.fail(WIDTHS[0], "is missing")
     found = Shape(table.match("architecture", ARCHITECTURE), table.number("vocabulary"), keys)
     table.finish()
     return found
@@ -178,6 +182,15 @@ class Table:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             self.fail(key, f"must be a whole number above 0, not {value!r}")
         return value
+
+    def figure(self, key: str, count: object) -> int | tuple[int, ...]:
+        """A whole number above zero, or a list of `count` that are not below."""
+        value = self._left.get(key)
+        if not isinstance(value, list):
+            return self.number(key)
+        if len(value) != count or not all(type(item) is int and item >= 0 for item in value):
+            self.fail(key, f"must be {count} whole numbers, one for each layer")
+        return tuple(self._take(key))
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings."""

@@ -1,4 +1,4 @@
-"""Prepared drafts: copies of drafts in a format that is faster here, and what the trials of them found."""
+"""Copies that draft: of a draft in a format that is faster here, and of a model without some of its layers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from localspec.system.home import home_folder
 from localspec.system.locks import locked
 
 FORMAT = 1
+PREPARED, CUT_DOWN = "prepared", "pruned"
+"""Folders: drafts in another format, with what the trials of them found; models that were cut down to some layers."""
 ORIGINAL = "original"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -82,7 +84,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one draft. copies: bytes by format."""
+    """What is known of one draft. copies: bytes by format, or by the layers that are left."""
 
     source: Source
     copies: Mapping[str, int]
@@ -112,14 +114,15 @@ def _trial(data: Mapping[str, object]) -> Trial:
 
 
 class PreparedDrafts:
-    """The folder `prepared` of a store: for each draft a folder with its copies and `record.json`.
+    """The folder `prepared`, or another, of a store: for each file a folder with its copies and `record.json`.
 
     Reading creates nothing. A record that is damaged, or about a file that has changed, counts as absent.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, kind: str = PREPARED) -> None:
         self.home = home_folder(home)
-        self.folder = self.home / "prepared"
+        self.kind = kind
+        self.folder = self.home / kind
 
     def path(self, source: Source, format_name: str) -> Path:
         """Where the copy in that format lies, or would."""
@@ -170,7 +173,7 @@ class PreparedDrafts:
         with disk_errors(self.home):
             for folder in (self.folder / source.key, self.home / "locks"):
                 folder.mkdir(parents=True, exist_ok=True)
-            with locked(self.home / "locks" / f"prepared-{source.key}.lock", busy):
+            with locked(self.home / "locks" / f"{self.kind}-{source.key}.lock", busy):
                 yield
 
     def keep(self, source: Source, trial: Trial) -> None:
@@ -188,6 +191,26 @@ class PreparedDrafts:
             file.unlink(missing_ok=True)
         self._write(folder, Record(source, copies, trials))
         self._drop_replaced(source)
+
+    def keep_copy(self, source: Source, name: str) -> None:
+        """Records a copy that was made without a trial, and keeps the others. Call it with the lock held."""
+        record = self.record(source)
+        copies = {**(record.copies if record else {}), name: self.path(source, name).stat().st_size}
+        self._write(self.folder / source.key, Record(source, copies, record.trials if record else ()))
+        self._drop_replaced(source)
+
+    def remove_copy(self, source: Source, name: str) -> int:
+        """Removes one copy, and all there is of the source with the last; returns its bytes. Raises StoreError."""
+        record = self._read(self.folder / source.key)
+        if record is None or name not in record.copies:
+            return 0
+        if len(record.copies) == 1:
+            return self.remove(source)
+        with self.lock(source):
+            self.path(source, name).unlink(missing_ok=True)
+            left = {other: size for other, size in record.copies.items() if other != name}
+            self._write(self.folder / source.key, Record(record.source, left, record.trials))
+        return record.copies[name]
 
     def remove(self, source: Source) -> int:
         """Removes what was prepared from it; returns the bytes of the copies.

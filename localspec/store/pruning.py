@@ -13,7 +13,7 @@ from localspec.pairs import catalogue
 from localspec.pairs.pair import SPLIT
 from localspec.pairs.pins import Pins
 from localspec.store.known import known_pairs
-from localspec.store.prepared import Record, Source
+from localspec.store.prepared import CUT_DOWN, PREPARED, PreparedDrafts, Record, Source
 from localspec.store.store import Store
 from localspec.store.verifying import held_paths
 from localspec.system.disk import disk_errors, own_bytes
@@ -102,19 +102,17 @@ def _partials(store: Store) -> Iterator[LeftOver]:
 
 
 def _prepared(store: Store) -> Iterator[LeftOver]:
-    from localspec.store.prepared import PreparedDrafts
-
-    records = {record.source.key: record for record in PreparedDrafts(store.home).records()}
-    for folder in _entries(store.home / "prepared"):
-        record = records.get(folder.name)
-        if record is None:
-            yield LeftOver(
-                folder, _size(folder), "a prepared draft without a record", f"prepared-{folder.name}"
-            )
-        elif not _has_source(record, store):
-            yield LeftOver(
-                folder, _size(folder), "a prepared draft whose draft is gone", f"prepared-{folder.name}"
-            )
+    for kind, what, of in (
+        (PREPARED, "a prepared draft", "draft"),
+        (CUT_DOWN, "a cut-down copy", "model"),
+    ):
+        records = {record.source.key: record for record in PreparedDrafts(store.home, kind).records()}
+        for folder in _entries(store.home / kind):
+            record, lock = records.get(folder.name), f"{kind}-{folder.name}"
+            if record is None:
+                yield LeftOver(folder, _size(folder), f"{what} without a record", lock)
+            elif not _has_source(record, store):
+                yield LeftOver(folder, _size(folder), f"{what} whose {of} is gone", lock)
 
 
 def _has_source(record: Record, store: Store) -> bool:

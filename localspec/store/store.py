@@ -9,7 +9,7 @@ from pathlib import Path
 from localspec.errors import HashMismatch, NotDownloaded, StoreError
 from localspec.pairs.catalogue import ModelFile, Pair, pairs
 from localspec.pairs.pins import Pins
-from localspec.store.prepared import PreparedDrafts, Source
+from localspec.store.prepared import CUT_DOWN, PREPARED, PreparedDrafts, Source
 from localspec.system.disk import CHANGE_HOME, disk_errors, own_bytes, sha256_of, sync, write_durably
 from localspec.system.home import default_home, home_folder
 from localspec.system.locks import locked
@@ -116,10 +116,12 @@ class Store:
         return freed + sum(self._remove_prepared(file) for file in doomed)
 
     def _remove_prepared(self, file: ModelFile) -> int:
-        prepared = PreparedDrafts(self.home)
-        own = file.pieces[0].local_paths
-        sources = {record.source for record in prepared.records() if any(map(record.source.is_of, own))}
-        return sum(prepared.remove(source) for source in {*sources, self._source(file)})
+        own, freed = file.pieces[0].local_paths, 0
+        for kind in (PREPARED, CUT_DOWN):
+            made = PreparedDrafts(self.home, kind)
+            sources = {record.source for record in made.records() if any(map(record.source.is_of, own))}
+            freed += sum(made.remove(source) for source in {*sources, self._source(file)})
+        return freed
 
     def partial(self, file: ModelFile) -> Partial:
         """What has been fetched of the file so far."""
