@@ -13,6 +13,7 @@ import pytest
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context
+from localspec.decoding.calibrate import Calibrator
 from localspec.decoding.loop import MOST_READ_AGAIN
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Session, Span
@@ -263,6 +264,23 @@ def test_a_saved_state_is_the_one_of_its_tokens(way: Way, files: dict[str, Path]
         checked.session.restore(tokens, data)
         assert checked.back(left - 1) == 0  # what was saved has no past
         checked.read(IDS[:30])
+
+
+@every_way
+@pytest.mark.parametrize("verifies", [True, False])
+def test_what_passes_cost_is_measured_behind_a_conversation(
+    way: Way, files: dict[str, Path], verifies: bool
+) -> None:
+    with opened(way, files) as checked:
+        context = checked.session.context
+        for held in (10, 45):
+            checked.read(IDS[:held])
+            calibrator = Calibrator(context, verifies=verifies, held=held)
+            for _ in calibrator.passes(2, 0.2):
+                pass
+            assert calibrator.has_begun and max(calibrator.result().table.seconds) == 32
+            assert context.truncate(0, held) == held
+        checked.read(IDS[:50])
 
 
 @every_way
