@@ -233,7 +233,7 @@ def model_options_with(
 
 
 _ANY = click.command("any")(model_options(lambda _options: None))
-_OTHERWISE = {"n_ctx": "ctx_size", "temperature": "temp", "typical_p": "typical"}
+_OTHERWISE = {"n_ctx": "ctx_size", "temperature": "temp", "typical_p": "typical", "head": "draft"}
 """Arguments of calls that are parameters of another name here."""
 
 
