@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.control import FixedPlan
 from localspec.decoding.costs import CostTable
 from localspec.decoding.cross_drafter import RETOLD, SHARED, Manners
 from localspec.decoding.drafting import ChainDrafter, Drafter, NgramDrafter, NoDrafter
 from localspec.decoding.params import SamplingParams
+from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session
 from localspec.decoding.verify import BlockRule, CoupledRule, RejectionRule, _BlockRound, _RejectionRound
 
@@ -249,3 +251,64 @@ def test_nothing_of_a_draft_that_may_not_come_is_drawn() -> None:
             TARGET, Watching(cross_drafter(OTHER, MANY, N, manner=SHARED)), n_vocab=N, params=hot, seed=seed
         )
     assert drawn <= set(MANY.shared.values()) and len(drawn) > 5
+
+
+def scripted(text: bytes, letters: LetterVocabulary, end: int | None = None):
+    """A draft that says this text behind one letter, id by id, and then `end`."""
+    ids = [*letters.tokenize(text.decode(), parse_special=False), *([] if end is None else [end])]
+
+    def model(prefix: tuple[int, ...]) -> np.ndarray:
+        row = np.zeros(len(letters.texts), dtype=np.float32)
+        row[ids[min(len(prefix) - 1, len(ids) - 1)]] = 9.0
+        return row
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("said", "end", "limit", "told"),
+    [
+        ("ab ab", None, 2, [2, 3]),  # what "a" alone would be is not said before more text follows
+        ("ab ab", None, 8, [2, 3, 2]),  # the last token is left out: "b" goes on and on behind it
+        ("ab ab", 3, 8, [2, 3, 2, 4]),  # and is there where the draft ends, with the end that both have
+        ("ab ab", 4, 8, [2, 3, 2]),  # but without one that the target does not have
+        ("ab ab", 3, 3, [2, 3, 2]),
+    ],
+)
+def test_drafted_text_is_spelled_by_the_target_but_for_what_may_still_change(
+    said: str, end: int | None, limit: int, told: list[int]
+) -> None:
+    ours = LetterVocabulary(
+        [b"a", b"b", b"ab", b" ", b"<end>", *(b"b" * n for n in range(2, 40))], control=(4,)
+    )
+    theirs = LetterVocabulary([b"a", b"b", b" ", b"<end>", b"<other>"], control=(3, 4))
+    n_ours = len(ours.texts)
+    drafter = cross_drafter(
+        scripted(said.encode(), theirs, end), between(ours, theirs), n_ours, manner=RETOLD
+    )
+    drafter.begin([1])
+    draft = drafter.propose([1], FixedPlan(limit), Sampler(GREEDY), RejectionRule(0).round(1))
+    assert list(draft.tokens) == told and draft.probs is None
+    assert len(drafter.session.context.passes) < 20, "a token that never ends is given up"  # type: ignore[attr-defined]
+
+
+def test_cells_of_refused_text_that_stay_are_seen() -> None:
+    for right, wrong in (("if end > size:", "if end > size + 1:"), ("size += sum", "size += 1 + sum")):
+        with (
+            planted("localspec.decoding.cross_drafter", "CrossDrafter.rollback", right, wrong),
+            pytest.raises(AssertionError),
+        ):
+            generate(TARGET, cross_drafter(OTHER, MANY, N, manner=SHARED), n_vocab=N, params=GREEDY)
+
+
+def test_a_draft_that_stands_is_not_read_again() -> None:
+    """Nothing but the last drafted token and the bonus is new to the draft where all of its tokens stand."""
+    letters = LetterVocabulary([bytes((letter,)) for letter in range(97, 109)])
+    model, moved = random_model(12, seed=1), between(letters, LetterVocabulary(letters.texts[::-1]))
+    drafter = cross_drafter(
+        lambda prefix: model(tuple(11 - token for token in prefix))[::-1].copy(), moved, 12, manner=SHARED
+    )
+    _, steps = generate(model, drafter, n_vocab=12, params=GREEDY)
+    assert sum(step.num_accepted for step in steps) == sum(step.num_drafted for step in steps) > 20
+    passes = drafter.session.context.passes  # type: ignore[attr-defined]
+    assert set(passes) <= {1, 2, 3} and passes.count(3) <= 1

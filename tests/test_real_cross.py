@@ -59,5 +59,5 @@ def test_ids_are_the_targets_own_and_a_fair_part_of_the_drafts_stands(crossed_ll
             assert answer.ids == plain.ids
             rate = answer.stats.acceptance_rate
             print(f"\n  {prompt[:20]} {options} {manner}: {rate:.2f} accepted", file=sys.__stderr__)
-            assert rate > 0.1
+            assert rate > 0.05
     assert crossed_llm.engine.sessions["draft"].tokens, "what it reads are ids of its own"

@@ -316,11 +316,7 @@ def test_both_libraries_compute_the_same_and_what_differs_is_refused(
         assert np.abs(np.array(rows) - np.array(theirs)).max() < ALIKE * np.std(theirs), shape
     refused: list[dict[str, Any]] = [
         {"ssm.state_size": 32, "ssm.inner_size": 64},
-<<<<<<< ours
         {"block_count": 3, "nextn_predict_layers": 1},
-=======
-        {"nextn_predict_layers": 1},
->>>>>>> theirs
     ]
     for shape in refused:
         path = write_running(
