@@ -21,7 +21,7 @@ from localspec.server.app import create_app
 from localspec.server.serve import Server, tcp_socket, unix_socket
 from localspec.server.settings import Settings
 
-from .serverkit import QUESTION, SECONDS, ready, running, wait_until
+from .serverkit import NO_TLS, QUESTION, SECONDS, ready, running, wait_until
 from .tinygguf import write_llama
 
 CHAT = "/v1/chat/completions"
@@ -167,7 +167,9 @@ def test_a_page_that_is_allowed_may_read(locked):
     assert answer.headers["access-control-allow-origin"] == PAGE
     for method, path in (("POST", CHAT), ("GET", "/v1/models"), ("DELETE", "/v1/responses/resp_1")):
         wanted = {"Access-Control-Request-Method": method, "Access-Control-Request-Headers": "authorization"}
-        preflight = httpx.options(locked.url + path, headers={"Origin": PAGE} | wanted, timeout=SECONDS)
+        preflight = httpx.options(
+            locked.url + path, headers={"Origin": PAGE} | wanted, timeout=SECONDS, verify=NO_TLS
+        )
         assert preflight.status_code == 200
         assert preflight.headers["access-control-allow-origin"] == PAGE
 
@@ -197,7 +199,7 @@ def test_any_page_where_that_is_wanted(load):
 def test_a_body_that_is_too_large_is_a_413(server, told):
     data = b'{"messages": [{"role": "user", "content": "' + b"x" * 30_000 + b'"}]}'
     content = data if told else (data[i : i + 5000] for i in range(0, len(data), 5000))
-    answer = httpx.post(server.url + CHAT, content=content, timeout=SECONDS)
+    answer = httpx.post(server.url + CHAT, content=content, timeout=SECONDS, verify=NO_TLS)
     assert answer.status_code == 413
     assert error(answer)["code"] == "request_too_large"
     assert server.post(CHAT, BODY).status_code == 200
@@ -223,7 +225,7 @@ def test_clients_may_leave_v1_out(server, start):
     ]
     created = server.post(f"{start}/responses", {"input": "abc", "max_output_tokens": 2})
     place = f"{start}/responses/{created.json()['id']}"
-    answers += [created, server.get(place), httpx.delete(server.url + place, timeout=SECONDS)]
+    answers += [created, server.get(place), httpx.delete(server.url + place, timeout=SECONDS, verify=NO_TLS)]
     assert [answer.status_code for answer in answers] == [200] * len(answers)
     assert [answer.json()["object"] for answer in answers] == [
         "chat.completion", "text_completion", "list", "model", "response", "response", "response",
@@ -237,7 +239,7 @@ def test_where_there_is_get_there_is_head(server, path):
     answer = httpx.head(server.url + path, timeout=SECONDS)
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"] == server.get(path).headers["content-type"]
-    wrong = httpx.put(server.url + path, timeout=SECONDS)
+    wrong = httpx.put(server.url + path, timeout=SECONDS, verify=NO_TLS)
     assert wrong.status_code == 405
     assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD"}
 
