@@ -45,19 +45,19 @@ def crossed_llm(strict_llm, smollm_path):
         engine._model_drafter = own
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_ids_are_the_targets_own_and_a_fair_part_of_the_drafts_stands(crossed_llm, prompt, monkeypatch):
-    messages = [{"role": "user", "content": prompt}]
-    for options in ({"temperature": 0}, {"seed": 3}):
-        given = {"max_tokens": 48, **options}
-        plain = crossed_llm.generate(messages, draft_tokens="off", **given)
-        for manner in (SHARED, RETOLD, None):
-            with monkeypatch.context() as patch:
-                if manner:
-                    patch.setattr(Manners, "next", lambda self, only=manner: only)
-                answer = crossed_llm.generate(messages, draft_tokens=3, **given)
-            assert answer.ids == plain.ids
-            rate = answer.stats.acceptance_rate
-            print(f"\n  {prompt[:20]} {options} {manner}: {rate:.2f} accepted", file=sys.__stderr__)
-            assert rate > 0.05
+@pytest.mark.parametrize("strict_llm", ["llama"], indirect=True)
+@pytest.mark.parametrize(("prompt", "options"), [(PROMPTS[0], {"temperature": 0}), (PROMPTS[1], {"seed": 3})])
+def test_ids_are_the_targets_own_and_a_fair_part_of_the_drafts_stands(
+    crossed_llm, prompt, options, monkeypatch
+):
+    messages, given = [{"role": "user", "content": prompt}], {"max_tokens": 32, **options}
+    plain = crossed_llm.generate(messages, draft_tokens="off", **given)
+    for manner in (SHARED, RETOLD):
+        with monkeypatch.context() as patch:
+            patch.setattr(Manners, "next", lambda self, only=manner: only)
+            answer = crossed_llm.generate(messages, draft_tokens=3, **given)
+        assert answer.ids == plain.ids
+        rate = answer.stats.acceptance_rate
+        print(f"\n  {prompt[:20]} {options} {manner}: {rate:.2f} accepted", file=sys.__stderr__)
+        assert rate > 0.05
     assert crossed_llm.engine.sessions["draft"].tokens, "what it reads are ids of its own"
