@@ -26,16 +26,15 @@ def minutes(points: int) -> list[dict[str, str]]:
 LONG = minutes(30)
 CONTEXTS = {
     "100 tokens": (minutes(4), 100),
-    "600 tokens": (minutes(22), 600),
     "1100 tokens": (minutes(41), 1100),
     "1700 tokens": (minutes(63), 1700),
 }
 LONGEST = {"llama": "1100 tokens", "ik": "1700 tokens"}
 """By the library; the other one's is left out to save time."""
-NUM_TOKENS = 40
+NUM_TOKENS = 32
 
 
-@pytest.fixture(scope="module", params=["100 tokens", "600 tokens", "longest"])
+@pytest.fixture(scope="module", params=["100 tokens", "longest"])
 def context(strict_llm, request) -> tuple[list[dict[str, str]], int]:
     """Messages, and about how many tokens they are."""
     return CONTEXTS[LONGEST[strict_llm.engine.library.key] if request.param == "longest" else request.param]
