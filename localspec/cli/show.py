@@ -30,7 +30,7 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     calibration, and whether the draft fits. NAME may be a GGUF file too: then what its header says.
     """
     from localspec.engine.measured_costs import calibrated_files
-    from localspec.gguf.layers import layers_ahead
+    from localspec.gguf.heads import prediction_layers
     from localspec.pairs import catalogue
     from localspec.store.exporting import origins
     from localspec.store.holding import holding
@@ -52,7 +52,7 @@ def show(name: str, ctx_size: int, as_json: bool) -> None:
     facts["library"] = None if outlook is None else outlook.choice.described
     facts["context"] = held.pair.context or (models[0].n_ctx_train if models[0] else None)
     judgement = _judgement(models)
-    facts["prediction_layers"] = 0 if outlines[0] is None else layers_ahead(outlines[0])
+    facts["prediction_layers"] = 0 if outlines[0] is None else prediction_layers(outlines[0])
     facts["judgement"] = None if judgement is None else judgement.to_dict()
     facts["sources"] = {piece.file: origins(piece) for piece in held.pair.pieces}
     facts["prepared"] = _prepared(held, store)

@@ -224,7 +224,7 @@ class CrossDrafter:
         probs: list[Distribution] = []
         num_passes = 0
         while self._can_read(pending) and plan.pays_for_pass(MODEL, len(pending)):
-            (row,) = self.session.forward(pending)
+            (row,) = self.session.forward(pending, sure=len(self._reading.ids))
             num_passes += 1
             try:
                 draft_probs = sampler(self._on_targets_ids(row), history, self._known)
@@ -260,7 +260,7 @@ class CrossDrafter:
         text, confidence = b"", 1.0
         stalled = num_passes = 0
         while stalled < STALL and self._can_read(pending) and plan.pays_for_pass(MODEL, len(pending)):
-            (row,) = self.session.forward(pending)
+            (row,) = self.session.forward(pending, sure=len(self._reading.ids))
             num_passes += 1
             best = int(np.argmax(row))
             confidence = min(confidence, largest_probability(row))

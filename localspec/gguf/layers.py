@@ -8,6 +8,7 @@ from pathlib import Path
 
 from localspec.errors import InvalidRequest, ModelFileError
 from localspec.gguf.architectures import ALIKE_LAYERS, ATTENTION_AT_INTERVALS, LAYERS_IN_ORDER
+from localspec.gguf.heads import prediction_layers
 from localspec.gguf.metadata import Metadata, read_headers
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -44,7 +45,7 @@ def check_layers(metadata: Metadata, layers: Collection[int]) -> None:
     Raises InvalidRequest for layers that it does not have, or for all of them, and ModelFileError where a file without
     the others would be broken.
     """
-    count = metadata.n_layer - layers_ahead(metadata)
+    count = metadata.n_layer - prediction_layers(metadata)
     if max(layers) >= count:
         raise InvalidRequest(
             f"layers is {layers_written(layers)!r}, and {metadata.path.name} has {count} layers.",
@@ -62,12 +63,6 @@ def check_layers(metadata: Metadata, layers: Collection[int]) -> None:
             command="Choose a smaller model as the draft: `localspec suggest TARGET` finds one.",
             path=str(metadata.path),
         )
-
-
-def layers_ahead(metadata: Metadata) -> int:
-    """Its layers that only draft (`nextn_predict_layers`): they stand behind the others."""
-    ahead = metadata.key_values.get(f"{metadata.architecture}.nextn_predict_layers", 0)
-    return ahead if isinstance(ahead, int) else 0
 
 
 def _fault(metadata: Metadata, layers: Collection[int]) -> str:
