@@ -17,7 +17,7 @@ from localspec.measure.acceptance import record
 from localspec.measure.trace import record as trace
 from localspec.pairs.judgement import judge_files
 
-from .tinygguf import byte_vocab, sentencepiece_vocab, write_gemma, write_llama
+from .tinygguf import byte_vocab, sentencepiece_vocab, write_gemma, write_llama, write_mamba
 
 GREEDY = {"temperature": 0}
 PROMPT = "the thing and one\nother, ä 日本 end "
@@ -233,3 +233,26 @@ def test_the_command_line_refuses_where_it_is_told_to(files: dict[str, Path]) ->
         and "their tokenizers are of different kinds, 'gpt2' and 'llama'" in refused.stderr
     )
     assert CliRunner().invoke(main, [*arguments, "--draft-tokens", "2"]).exit_code == 0
+
+
+def test_a_recurrent_draft_goes_back_to_what_it_had_read(
+    files: dict[str, Path], tmp_path: Path, manner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds a copy of its state from before each draft: else a refused token would cost reading all anew."""
+    mamba = write_mamba(tmp_path / "mamba.gguf", seed=1)
+    with load(files["moved"], mamba) as llm:
+        assert llm.engine.crosses_vocabularies and llm.engine.draft is not None
+        plain = llm.generate(PROMPT, draft_tokens="off", max_tokens=40, **GREEDY)
+        spans: list[int] = []
+        decode = type(llm.engine.draft).decode
+
+        def counted(context: Any, given: Any) -> Any:
+            if context is llm.engine.draft:
+                spans.extend(len(span.tokens) for span in given)
+            return decode(context, given)
+
+        monkeypatch.setattr(type(llm.engine.draft), "decode", counted)
+        drafted = llm.generate(PROMPT, draft_tokens=3, max_tokens=40, **GREEDY)
+        assert drafted.ids == plain.ids and drafted.stats.drafted > 0
+        size = len(llm.tokenize(PROMPT))
+        assert sum(span >= size for span in spans) <= 1, "the prompt is read once"
