@@ -9,6 +9,7 @@ import pytest
 
 from localspec.decoding.calibrate import WIDTHS, calibrate
 from localspec.decoding.costs import CostTable
+from localspec.engine.assumed_costs import going_on_from
 
 from .fakes import random_model
 from .simulation import CURVES, Clock, TimedContext, table
@@ -136,3 +137,13 @@ def test_what_part_of_a_pass_plain_decoding_takes_does_not_depend_on_the_load() 
         assumed.observe(1, 0, 1.0)
         assumed.observe(4, 0, 3.6)
     assert assumed.plain_part(4, 0) == pytest.approx(1 / 3.6, rel=0.1), "what was assumed is learned"
+
+
+def test_a_disturbed_wide_pass_is_not_believed_to_be_dearer_than_assumed() -> None:
+    assumed = CostTable({1: 1.0, 2: 1.6, 4: 2.2, 8: 4.3}, certainty=dict.fromkeys((1, 2, 4, 8), 0.0))
+    found = going_on_from(CostTable({1: 0.1, 2: 0.13, 4: 0.4}), assumed)
+    assert [found.time(width) for width in (1, 2, 4, 8)] == pytest.approx([0.1, 0.13, 0.22, 0.43])
+    assert not found.measured and found.certainty[1] == found.certainty[4] > 0
+    cheap = going_on_from(CostTable({1: 0.1, 2: 0.12, 4: 0.15}), assumed)
+    assert [cheap.time(width) for width in (2, 3, 4)] == pytest.approx([0.12, 0.135, 0.15])
+    assert cheap.time(8) == pytest.approx(0.15 * 4.3 / 2.2)

@@ -66,7 +66,10 @@ def test_where_copies_are_too_dear_nothing_is_drafted_and_the_line_says_so() -> 
         dear.target.observe(1, 0, 1.0)
     assert not dear.plan(8, 100).pays_for_pass(MODEL, 1)
     engine: Any = SimpleNamespace(
-        no_draft_reason="", draft=object(), target=SimpleNamespace(weights=SimpleNamespace(gpu_layers=1))
+        no_draft_reason="",
+        draft=object(),
+        drafts_itself=False,
+        target=SimpleNamespace(weights=SimpleNamespace(gpu_layers=1)),
     )
     assert "cost more than they save" in describe_drafting(engine, dear, "auto")
     assert "but for the way back" in standing_hint(engine, dear) and "40000 ms" in standing_hint(engine, dear)

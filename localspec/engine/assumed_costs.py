@@ -56,13 +56,18 @@ def _bytes_of_pass(metadata: Metadata) -> int:
 def going_on_from(timed: CostTable, assumed: CostTable) -> CostTable:
     """Costs where a few passes were timed, of one token and up to some width: wider ones, and what cells add, are
     assumed to go on from there as the assumed ones do.
+
+    A few passes are easily disturbed, so wider ones are believed to be cheaper than is assumed, and never dearer: that
+    they are would only show where they are made, and the ledger bounds what it costs to find out.
     """
-    widest = max(timed.seconds)
-    pace, wide_pace = timed.time(1) / assumed.time(1), timed.time(widest) / assumed.time(widest)
+    one, pace, widest = timed.time(1), timed.time(1) / assumed.time(1), max(timed.seconds)
+    seconds = {width: min(found, pace * assumed.time(width)) for width, found in timed.seconds.items()}
+    seconds[1] = one
+    wide_pace = seconds[widest] / assumed.time(widest)
     wider = {width: wide_pace * assumed.time(width) for width in assumed.seconds if width > widest}
-    certainty = {**dict.fromkeys(timed.seconds, TIMED), **dict.fromkeys(wider, 0.0)}
+    certainty = {**dict.fromkeys(seconds, TIMED), **dict.fromkeys(wider, 0.0)}
     return CostTable(
-        {**timed.seconds, **wider}, pace * assumed.slope, pace * assumed.row_slope, certainty=certainty
+        {**seconds, **wider}, pace * assumed.slope, pace * assumed.row_slope, certainty=certainty
     )
 
 
