@@ -397,6 +397,8 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "draft_tokens": "auto",
         "use_mmap": True,
         "no_draft": False,
+        "no_cross_vocabulary": False,
+        "head": "auto",
         "prepare_draft": True,
         "cache_type_k": "q8_0",
         "cache_type_v": "bf16",
@@ -568,6 +570,17 @@ def test_two_models_are_refused_whatever_stands_behind(llm: FakeLLM, word: str) 
     result = run("-m", "x.gguf", word, "hi")
     assert (result.exit_code, llm.calls) == (2, [])
     assert "PAIR and -m/--target both say what to run" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-m", "smollm2-135m"], ["-m", "x.gguf", "-md", "smollm2-135m"]])
+def test_a_pair_in_the_place_of_a_file_is_told_where_its_files_are(
+    llm: FakeLLM, arguments: list[str]
+) -> None:
+    result = run(*arguments, "-p", "hi")
+    assert (result.exit_code, llm.calls) == (2, [])
+    said = " ".join(result.stderr.split())
+    assert "smollm2-135m is a pair, and -m and -md take files or org/repo:quant" in said
+    assert "`localspec show smollm2-135m`" in said
 
 
 @pytest.mark.parametrize("arguments", [["hello"], ["hello", "there"]])

@@ -34,6 +34,7 @@ from localspec.errors import (
 )
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import read_metadata
+from localspec.ik.library import IkLlama
 from localspec.llama import head_calls, heads
 from localspec.llama.hidden_states import HiddenStates
 from localspec.measure.acceptance import record
@@ -395,6 +396,30 @@ def test_a_file_with_heads_alone_is_no_target_and_fits_its_own_alone(tmp_path, h
     assert memory_estimate(pair_loads(facts, None, EngineOptions(n_ctx=64))).weights == facts.size_bytes
 
 
+def test_check_show_and_add_refuse_them_as_a_load_does(tmp_path, home, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(home))
+    head = write_headed(tmp_path / "head.gguf", parts="heads")
+    other = write_headed(tmp_path / "other.gguf", architecture="qwen35")
+    alone = "head.gguf holds prediction layers alone, without the model that they belong to."
+    another = (
+        "head.gguf cannot draft for other.gguf: it holds prediction layers, and its architecture is step35"
+    )
+    for arguments, code, sentence in (
+        (("check", head), 1, alone),
+        (("check", head, other), 1, alone),
+        (("show", head), 0, alone),
+        (("add", "mine", "-m", head), 1, alone),
+        (("check", other, head), 1, another),
+        (("add", "mine", "-m", other, "-md", head), 1, another),
+    ):
+        result = CliRunner().invoke(main, [*map(str, arguments)])
+        assert result.exit_code == code, result.output
+        said = " ".join(result.output.split())
+        assert sentence in said
+        assert "can be drafted" not in said
+        assert "head.gguf has" not in said
+
+
 # -- refused
 
 
@@ -521,9 +546,17 @@ def test_show_check_and_doctor_say_what_becomes_of_it(tmp_path, monkeypatch):
     trunk = write_headed(tmp_path / "trunk.gguf", heads=2, parts="trunk")
     head = write_headed(tmp_path / "head.gguf", heads=2, parts="heads")
     drafts = "target.gguf has 2 prediction layers, which draft for it where no draft model is given."
+    single = write_headed(tmp_path / "single.gguf")
+    bare = write_headed(tmp_path / "bare.gguf", parts="trunk")
     for arguments, sentence in (
         (("show", str(path)), drafts),
         (("check", str(path)), drafts),
+        (
+            ("show", str(single)),
+            "memory 3 MB, with a context of 512 tokens",
+        ),
+        (("show", str(single)), "single.gguf has one prediction layer, which drafts for it where no draft"),
+        (("show", str(bare)), "bare.gguf has one prediction layer, which does not draft here: bare.gguf"),
         (
             ("check", str(trunk)),
             "which do not draft here: trunk.gguf names 2 prediction layers without their",
@@ -558,3 +591,4 @@ def test_draft_mtp_asks_for_it(tmp_path, monkeypatch):
     said = " ".join(result.stderr.split())
     assert "plain.gguf cannot draft for itself: plain.gguf has no prediction layers." in said
     assert "or leave --draft mtp out" in said
+    assert IkLlama().why_no_head(read_metadata(plain)) == "plain.gguf has no prediction layers"

@@ -52,8 +52,7 @@ def add(
     store = Store()
     check_name(name, store)
     parts = [part(text, store, offline=offline) for text in (target, draft) if text is not None]
-    if len(parts) == 2:
-        check_pair(parts[0].metadata, parts[1].metadata)
+    check_pair(parts[0].metadata, parts[1].metadata if len(parts) == 2 else None)
     known = known_files(store)
     with progress_display(quiet) as show:
         files = [item.hashed(known, show) for item in parts]

@@ -114,7 +114,7 @@ def _show(judgement: Judgement, outlook: Prospect) -> None:
     lines += [f"Verdict: {judgement.verdict}.", ""]
     lines += [f"  {reason.severity:<17} {reason.sentence}" for reason in judgement.reasons]
     choice = outlook.choice
-    lines += [f"  {'harmless':<17} {outlook.head}"] if outlook.head else []
+    lines += [f"  {'harmless':<17} {outlook.head}"] if outlook.head and judgement.fits else []
     lines += [*_differences(judgement), "", f"Library: {choice.library.name}: {choice.reason}."]
     lines += [_memory(outlook)]
     lines += [_gain(outlook)] if judgement.fits else []

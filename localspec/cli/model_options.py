@@ -225,4 +225,9 @@ def model_of(text: str) -> Path | Reference:
     if not text.strip():
         raise click.UsageError("The name of a model file is empty.")
     reference, path = parse_reference(text), checked_path("target", text)
+    if reference is None and not path.exists() and not is_path(text) and names_model(text):
+        raise click.UsageError(
+            f"{text} is a pair, and -m and -md take files or org/repo:quant: "
+            f"`localspec show {text}` says where its files lie."
+        )
     return path if reference is None or path.exists() else reference

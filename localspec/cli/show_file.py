@@ -35,7 +35,7 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
         "tokenizer": model.tokenizer_model,
         "chat_template": model.chat_template is not None,
         "context": model.n_ctx_train or None,
-        "memory": {"context": ctx_size, "bytes": needed},
+        "memory": {"context": outlook.target.n_ctx, "bytes": needed},
         "judgement": judgement.to_dict(),
     }
     if as_json:
@@ -50,11 +50,12 @@ def show_file(name: str, ctx_size: int, as_json: bool) -> None:
         f"chat template {'yes' if model.chat_template else 'none: it continues text and answers no messages'}",
         f"licence       {facts['licence'] or 'not stated'}",
         f"context       {model.n_ctx_train or 'unknown'} tokens",
-        f"memory        {readable(needed)}, with a context of {ctx_size} tokens",
+        f"memory        {readable(needed)}, with a context of {outlook.target.n_ctx} tokens",
         "",
         judgement.sentence,
+        *([judgement.command] if judgement.command else []),
         *judgement.running_states,
-        *([outlook.head] if outlook.head else []),
+        *([outlook.head] if outlook.head and judgement.fits else []),
         *([f"`localspec suggest {shlex.quote(name)}` finds drafts for it."] if judgement.fits else []),
     ):
         click.echo(printable(line))

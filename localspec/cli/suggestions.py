@@ -81,7 +81,10 @@ def show_pairs(result: Mapping[str, Any]) -> None:
 
 
 def _pace(tokens_per_second: float | None, mark: str) -> str:
-    return "not known" if tokens_per_second is None else f"about {tokens_per_second:.2g}{mark}"
+    if tokens_per_second is None:
+        return "not known"
+    shown = float(f"{tokens_per_second:.2g}")
+    return f"about {shown:g}{mark}"
 
 
 _FROM = {

@@ -12,7 +12,7 @@ from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.session import Session
 from localspec.engine.options import EngineOptions
 from localspec.errors import InvalidRequest, ModelLoadError, PairingError
-from localspec.gguf.heads import is_head_alone, prediction_layers
+from localspec.gguf.heads import is_head_alone, prediction_layers, why_of_another
 from localspec.gguf.metadata import Metadata
 
 
@@ -64,14 +64,7 @@ def head_of(target: Metadata, draft: Metadata | None, options: EngineOptions, li
 
 
 def _of_a_file(target: Metadata, draft: Metadata, library: Library) -> Head:
-    reason = library.why_no_head(draft)
-    for name, ours, theirs in (
-        ("architecture", target.architecture, draft.architecture),
-        ("width", target.n_embd, draft.n_embd),
-    ):
-        if ours != theirs:
-            reason = f"its {name} is {theirs}, and the target's {ours}"
-    if reason:
+    if reason := why_of_another(target, draft) or library.why_no_head(draft):
         raise PairingError(
             f"{draft.path.name} holds prediction layers that cannot draft for {target.path.name}: {reason}.",
             "Use the file that belongs to this target, or leave the draft out.",
@@ -116,10 +109,11 @@ def head_sentence(target: Metadata, draft: Metadata | None, options: EngineOptio
     if not count:
         return ""
     layers = "one prediction layer" if count == 1 else f"{count} prediction layers"
+    draft_for_it, do_not = ("drafts", "does not") if count == 1 else ("draft", "do not")
     if not target.path.is_file():
         return f"{target.path.name} has {layers}."
     if reason := library.why_no_head(target):
-        return f"{target.path.name} has {layers}, which do not draft here: {reason}."
+        return f"{target.path.name} has {layers}, which {do_not} draft here: {reason}."
     if options.head == "off" or options.no_draft:
         return f"{target.path.name} has {layers}, which could draft for it."
-    return f"{target.path.name} has {layers}, which draft for it where no draft model is given."
+    return f"{target.path.name} has {layers}, which {draft_for_it} for it where no draft model is given."

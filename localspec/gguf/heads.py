@@ -48,6 +48,17 @@ def layers_in(metadata: Metadata) -> Layers:
     return Layers(has_trunk, tuple(map(frozenset, predicting)), sum(read.values()))
 
 
+def why_of_another(target: Metadata, head: Metadata) -> str:
+    """Why the prediction layers of one file cannot belong to the model of another, as a clause, or ""."""
+    for name, ours, theirs in (
+        ("architecture", target.architecture, head.architecture),
+        ("width", target.n_embd, head.n_embd),
+    ):
+        if ours != theirs:
+            return f"its {name} is {theirs}, and the target's {ours}"
+    return ""
+
+
 def is_head_alone(metadata: Metadata) -> bool:
     """Whether the file holds prediction layers and not the model that they belong to. Raises `ModelFileError`."""
     return prediction_layers(metadata) > 0 and not layers_in(metadata).has_trunk

@@ -8,6 +8,7 @@ from localspec.compute.context_options import StrictForm
 from localspec.compute.probe import Probe, probe_in_child
 from localspec.errors import BackendError, InvalidRequest
 from localspec.ggml.callbacks import CancelFlag
+from localspec.gguf.heads import prediction_layers
 from localspec.gguf.metadata import Metadata
 from localspec.ik import binding, files
 from localspec.ik.probe import ENTRY
@@ -70,6 +71,8 @@ class IkLlama:
 
     def why_no_head(self, metadata: Metadata) -> str:
         """That none is run: files with prediction layers are refused, for it reads them otherwise."""
+        if not prediction_layers(metadata):
+            return f"{metadata.path.name} has no prediction layers"
         return f"{self.name} runs no prediction layers here"
 
     def why_no_gpu(self) -> str:

@@ -7,8 +7,9 @@ from localspec.gguf.metadata import Metadata
 from localspec.pairs.judgement import Judgement, judge
 
 
-def check_pair(target: Metadata, draft: Metadata, *, cross_vocabulary: bool = True) -> Judgement:
-    """The judgement of a draft that fits. Raises PairingError (`target`, `draft`, `reason`) for one that does not.
+def check_pair(target: Metadata, draft: Metadata | None, *, cross_vocabulary: bool = True) -> Judgement:
+    """The judgement of a draft that fits, or of a target alone. Raises PairingError (`target`, `draft`, `reason`) for
+    one that does not.
 
     cross_vocabulary: whether a draft may have a vocabulary of its own.
     """
@@ -20,6 +21,6 @@ def check_pair(target: Metadata, draft: Metadata, *, cross_vocabulary: bool = Tr
         judgement.remedy,
         command=judgement.command,
         target=target.path,
-        draft=draft.path,
+        draft=None if draft is None else draft.path,
         reason=judgement.refusal.clause,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from localspec.errors import ModelFileError
+from localspec.gguf.heads import is_head_alone, why_of_another
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import RUNNING_STATE, conduct, rollback
 from localspec.pairs.reason import Reason
@@ -88,6 +89,8 @@ def judge(
     n_ctx: tokens of context that will be used; without it, all that the target was trained for.
     cross_vocabulary: whether a draft may have a vocabulary of its own.
     """
+    if _holds_a_head_alone(target):
+        return _no_target(target, draft)
     if draft is None:
         return _alone(target)
     gap = VocabularyGap(target, draft)
@@ -100,6 +103,7 @@ def judge(
         rollback(draft, "draft"),
         *vocabularies,
         *conduct(target, draft, n_ctx),
+        *_heads(target, draft),
     )
     return _decided(target.path, draft.path, reasons, differing, shared)
 
@@ -122,6 +126,28 @@ def _alone(target: Metadata) -> Judgement:
     name, reason = target.path.name, rollback(target, "target")
     sentence = f"Text that repeats itself can be drafted for {name} without a draft model."
     return Judgement(target.path, None, "fits", sentence, "", (reason,))
+
+
+def _holds_a_head_alone(model: Metadata) -> bool:
+    """Where the file is not here, nothing is known of its tensors."""
+    return model.path.is_file() and is_head_alone(model)
+
+
+def _no_target(target: Metadata, draft: Metadata | None) -> Judgement:
+    clause = f"{target.path.name} holds prediction layers alone, without the model that they belong to"
+    remedy = "Load the model, and give this file as its draft."
+    reason = Reason("prediction layers", "refuses", clause)
+    return Judgement(
+        target.path, None if draft is None else draft.path, "does not fit", f"{clause}.", remedy, (reason,)
+    )
+
+
+def _heads(target: Metadata, draft: Metadata) -> tuple[Reason, ...]:
+    """What refuses a draft that is nothing but the prediction layers of another model."""
+    if not _holds_a_head_alone(draft):
+        return ()
+    why = why_of_another(target, draft)
+    return (Reason("prediction layers", "refuses", f"it holds prediction layers, and {why}"),) if why else ()
 
 
 def _decided(

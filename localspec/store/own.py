@@ -82,12 +82,12 @@ def own_pair(
 ) -> Pair:
     """A pair of a target and perhaps a draft; what is not given is taken from the target's metadata.
 
-    Raises PairingError if the draft does not fit.
+    Raises PairingError if the draft does not fit, or the target is none.
     """
-    if len(models) > 1:
-        check_pair(models[0], models[1])
-    target = models[0]
-    drafting = f" with {models[1].name} as its draft" if len(models) > 1 else ", n-gram drafting only"
+    target, draft = (*models, None)[:2]
+    assert target is not None, "a target"
+    check_pair(target, draft)
+    drafting = f" with {draft.name} as its draft" if draft else ", without a draft model"
     return Pair(
         name=name,
         summary=_one_line(summary or target.name + drafting),
