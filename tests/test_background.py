@@ -187,7 +187,7 @@ def test_what_fails_when_both_models_are_there_frees_both(files, opened, monkeyp
     def fail(*_arguments, **_options):
         raise error
 
-    monkeypatch.setattr("localspec.engine.engine.ModelDrafter", fail)
+    monkeypatch.setattr("localspec.engine.engine.model_drafter", fail)
     with pytest.raises(type(error)) as caught:
         LLM.from_files(files["target"], files["draft"], n_ctx=512, draft_tokens=3)
     assert len(opened) == 4 and all(one._handle is None for one in opened)
