@@ -37,6 +37,7 @@ class FakeEngine:
     most_draft_tokens = 31
     draft_stop = None
     draft = None
+    drafts_itself = False
 
     def __init__(
         self, drafter: str = "mediocre", eog: frozenset[int] = frozenset(), n_ctx: int = 256

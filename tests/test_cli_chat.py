@@ -404,7 +404,6 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "cache_type_v": "bf16",
         "strict": False,
         "library": "ik",
-        "head": "auto",
     }
 
 
