@@ -177,6 +177,7 @@ def test_sampled_tokens_stand_as_often_as_the_rejection_rule_lets_them() -> None
     engine = SimpleNamespace(
         no_draft_reason="",
         drafts_itself=False,
+        crosses_vocabularies=False,
         target=FakeContext(target, V, n_ctx=5000),
         draft=FakeContext(draft, V, n_ctx=5000, n_outputs=1),
     )
