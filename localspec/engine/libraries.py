@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from localspec.compute.library import CancelFlag, Library, Reference
 
 AUTO = "auto"
-ANOTHER = "Let another library compute: with auto the one is taken that can."
+ANOTHER = "Let another library compute, or ask for none: then the one is taken that can."
 _LLAMA_CPP, _IK_LLAMA = LlamaCpp(), IkLlama()
 
 

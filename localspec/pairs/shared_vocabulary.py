@@ -44,6 +44,8 @@ def shared_vocabulary(target: Metadata, draft: Metadata) -> SharedVocabulary | N
 def cross_reasons(target: Metadata, draft: Metadata, shared: SharedVocabulary | None) -> list[Reason]:
     """What is said of the vocabularies where texts pass between them: the topics of `VocabularyGap.reasons`."""
     kinds = f"{target.tokenizer_model!r} and {draft.tokenizer_model!r}"
+    if target.tokenizer_model == draft.tokenizer_model:
+        kinds = f"both of the kind {target.tokenizer_model!r}"
     tokenizer = Reason("tokenizer", "harmless", f"each reads text with a tokenizer of its own, {kinds}")
     if shared is None:
         unknown = (target if target.token_texts is None else draft).tokenizer_model
