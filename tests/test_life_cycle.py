@@ -22,6 +22,7 @@ from localspec.errors import (
     InvalidRequest,
     LocalspecError,
     ModelLoadError,
+    PairingError,
 )
 from localspec.llama import backend
 from localspec.llama.vocabulary import LONGEST_TEXT
@@ -255,8 +256,8 @@ def test_nothing_is_loaded_for_a_pair_that_is_refused(files, tmp_path, monkeypat
     monkeypatch.setattr(
         "localspec.llama.weights.Weights", lambda *_args, **_kwargs: pytest.fail("loaded weights")
     )
-    with pytest.raises(LocalspecError, match="draft"):
-        LLM.from_files(files["target"], other)
+    with pytest.raises(PairingError, match="vocabular"):
+        LLM.from_files(files["target"], other, no_cross_vocabulary=True)
 
 
 @pytest.mark.parametrize("pre", ["tekken", "gpt-4o", "default", "qwen2"])
