@@ -57,9 +57,9 @@ def write_headed(
     """A target with `heads` prediction layers, or none with 0.
 
     architecture: "step35" (attention alone, any number of heads), "qwen35" (a gated delta net and attention, one
-    head) or "llama" (attention alone, no heads). noise, head_noise: how much attention and feed-forward layers of the target and of its heads add. gain: how
-    sure the target is. parts: "trunk" leaves the heads' tensors out, "heads" all others but the embeddings and the
-    output.
+    head) or "llama" (attention alone, no heads). noise, head_noise: how much attention and feed-forward layers of the
+    target and of its heads add. gain: how sure the target is. parts: "trunk" leaves the heads' tensors out, "heads"
+    all others but the embeddings and the output.
     """
     trunk = 2
     rng = np.random.default_rng(seed)

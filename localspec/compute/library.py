@@ -135,7 +135,10 @@ class Headed(Protocol):
         self, target: Context, options: ContextOptions, cancel: CancelFlag | None = None
     ) -> HeadContext:
         """A context on the prediction layers, for the texts of `target`, which keeps its hidden states
-        (`ContextOptions.hidden_states`, for an EAGLE-3 head `layer_inputs`) and is closed after it. Raises `ModelLoadError`."""
+        (`ContextOptions.hidden_states`; for an EAGLE-3 head `layer_inputs`) and is closed after it.
+
+        Raises `ModelLoadError`.
+        """
 
 
 class Library(Protocol):

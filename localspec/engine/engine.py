@@ -27,7 +27,6 @@ from localspec.engine.prefixes import KeptPrefixes
 from localspec.engine.strict import Widths, strict_widths
 from localspec.errors import InvalidRequest
 from localspec.gguf.eagle import is_eagle
-from localspec.gguf.heads import is_head_alone
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair
@@ -82,9 +81,7 @@ class Engine:
         self._shared: SharedVocabulary | None = None
         if draft_metadata is not None:
             judgement = check_pair(
-                target_metadata,
-                draft_metadata,
-                cross_vocabulary=not (options.no_cross_vocabulary or is_head_alone(draft_metadata)),
+                target_metadata, draft_metadata, cross_vocabulary=not options.no_cross_vocabulary
             )
             self._shared = judgement.shared
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
@@ -178,7 +175,11 @@ class Engine:
         return control
 
     def _loads(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> list[Load]:
-        options = replace(self.options.context(n_ctx, TARGET_ROWS), hidden_states=self.head.states, layer_inputs=self.head.layer_inputs)
+        options = replace(
+            self.options.context(n_ctx, TARGET_ROWS),
+            hidden_states=self.head.states,
+            layer_inputs=self.head.layer_inputs,
+        )
         loads = [Load(target, options, self._gpu_layers)]
         if self.head.drafts:
             file = self.head.file or target

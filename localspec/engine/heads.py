@@ -130,8 +130,12 @@ def head_sentence(target: Metadata, draft: Metadata | None, options: EngineOptio
     """What becomes of prediction layers in these files, or "" where there are none."""
     for file, fits in ((target, ""), (draft, f" for {target.path.name}")):
         if file is not None and is_eagle(file):
-            reason = library.why_no_head(file, target) if fits else ""
-            does = f"cannot draft{fits}: {reason}" if reason else f"drafts{fits or ' for the model it was trained for'}"
+            reason = library.why_no_head(file, target) if fits and file.path.is_file() else ""
+            does = (
+                f"cannot draft{fits}: {reason}"
+                if reason
+                else f"drafts{fits or ' for the model it was trained for'}"
+            )
             return f"{file.path.name} is an EAGLE-3 head, which {does}."
     if draft is not None:
         alone = draft.path.is_file() and is_head_alone(draft)

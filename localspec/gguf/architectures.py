@@ -47,7 +47,7 @@ EQUAL_HEADS = frozenset(
         "jais", "jais2", "laguna", "llama", "llama4", "maincoder", "maple", "mellum", "minimax-01",
         "minimax-m2", "minimax-m3", "mistral3", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h",
         "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
-        "phi3", "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe",
+        "eagle3", "phi3", "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe",
         "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp", "refact", "seed_oss", "smallthinker",
         "smollm3", "spark2_5", "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
     }
@@ -160,8 +160,8 @@ ATTENTION_AT_INTERVALS = {
 
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"
 ANOTHER_DRAFT = (
-    "localspec runs EAGLE-3 heads and the prediction layers of a target's own architecture alone: give a small model of its family as "
-    "the draft, or leave it out."
+    "localspec runs EAGLE-3 heads and the prediction layers of a target's own architecture alone: give a small model "
+    "of its family as the draft, or leave it out."
 )
 """What to do instead of drafting with a head of these kinds."""
 _EMBEDDING = "an embedding model, which does not write text"

@@ -6,6 +6,7 @@ import sys
 from array import array
 from pathlib import Path
 
+from localspec.gguf.heads import prediction_layers
 from localspec.gguf.metadata import Metadata, read_headers
 from localspec.gguf.split import further_parts
 from localspec.gguf.tensors import TensorInfo
@@ -27,11 +28,9 @@ def target_layers(metadata: Metadata) -> tuple[int, ...]:
     return whole if len(whole) == len(found) == _NUM_TARGET_LAYERS else ()
 
 
-def why_no_eagle(metadata: Metadata, target: Metadata, num_layers: int) -> str:
-    """Why the head cannot draft for this target, as a clause, or "". Raises `ModelFileError`.
-
-    num_layers: those of the target that compute its own tokens. llama.cpp ends the process on most of these.
-    """
+def why_not_for(metadata: Metadata, target: Metadata) -> str:
+    """Why the head was made for another target, by what both files' key-values say: a clause, or ""."""
+    num_layers = target.n_layer - prediction_layers(target)
     layers, width = target_layers(metadata), metadata.key_values.get(f"{EAGLE3}.target_hidden_size")
     if not layers:
         return f"it does not name the {_NUM_TARGET_LAYERS} layers of a target that it reads"
@@ -39,19 +38,28 @@ def why_no_eagle(metadata: Metadata, target: Metadata, num_layers: int) -> str:
         return f"it reads the layers {', '.join(map(str, layers))}, and the target has {num_layers}"
     if width != target.n_embd:
         return f"it reads {width} numbers of a layer, and the target's have {target.n_embd}"
+    return ""
+
+
+def why_no_eagle(metadata: Metadata, target: Metadata) -> str:
+    """Why the head cannot draft for this target, as a clause, or "". Raises `ModelFileError`.
+
+    llama.cpp ends the process on most of these.
+    """
+    if reason := why_not_for(metadata, target):
+        return reason
     if metadata.n_layer != 1:
         return f"it has {metadata.n_layer} layers, and llama.cpp runs one"
-    return _why_not_its_tensors(metadata, target)
-
-
-def _why_not_its_tensors(metadata: Metadata, target: Metadata) -> str:
     tensors = {tensor.name: tensor for header in read_headers(metadata.path) for tensor in header.tensors}
     embedding, output, ids = (tensors.get(name) for name in ("token_embd.weight", "output.weight", "d2t"))
     if embedding is not None and embedding.shape[-1] < metadata.n_vocab:
         return f"it has embeddings of {embedding.shape[-1]} tokens, and {metadata.n_vocab} tokens"
     if (embedding is None or output is None) and metadata.n_embd != target.n_embd:
         lacking = "embeddings" if embedding is None else "output"
-        return f"it has no {lacking} of its own, and those of the target have {target.n_embd} numbers and not {metadata.n_embd}"
+        return (
+            f"it has no {lacking} of its own, and is {metadata.n_embd} numbers wide where the target is "
+            f"{target.n_embd}"
+        )
     if (embedding is None or output is None) and metadata.n_vocab != target.n_vocab:
         return f"it reads the target's tokens, {target.n_vocab}, and has {metadata.n_vocab}"
     if ids is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

@@ -47,8 +47,8 @@ FORMS = {
 
 EAGLE_TARGETS = frozenset(
     {
-        "gemma4", "gpt-oss", "lfm2", "llama", "mimo2", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe",
-        "qwen3next",
+        "bailingmoe3", "gemma4", "gpt-oss", "hunyuan-dense", "lfm2", "lfm2moe", "llama", "mimo2", "minimax-m2",
+        "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
     }
 )  # fmt: skip
 """Architectures whose layers' inputs were read here. With others the process may end."""
@@ -85,7 +85,7 @@ def _why_no_eagle(metadata: Metadata, target: Metadata | None) -> str:
     if target is not None:
         if target.architecture not in EAGLE_TARGETS:
             return f"llama.cpp does not give out what layers of {target.architecture} models read"
-        if reason := why_no_eagle(metadata, target, target.n_layer - prediction_layers(target)):
+        if reason := why_no_eagle(metadata, target):
             return reason
     return head_calls.missing() or head_calls.layer_inputs_missing()
 

@@ -10,6 +10,7 @@ from typing import Any
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag
+from localspec.errors import ModelLoadError
 from localspec.ggml.weights import NativeWeights
 from localspec.gguf.eagle import is_eagle
 from localspec.gguf.heads import prediction_layers
@@ -90,6 +91,12 @@ class Weights(NativeWeights):
 
     def open_context(self, options: ContextOptions, cancel: CancelFlag | None = None) -> Context:
         """A context on these weights. Raises `ModelLoadError`."""
+        if is_eagle(self.metadata):  # the library would end the process
+            raise ModelLoadError(
+                f"{self.path.name} is an EAGLE-3 head, which computes nothing without its target.",
+                "Load the model that it was trained for, and give this file as its draft.",
+                path=str(self.path),
+            )
         return Context(self, options, cancel)
 
     def open_head(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from localspec.errors import ModelFileError
+from localspec.gguf.eagle import is_eagle, why_not_for
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import RUNNING_STATE, conduct, rollback
 from localspec.pairs.reason import Reason
@@ -92,10 +93,16 @@ def judge(
         return _alone(target)
     gap = VocabularyGap(target, draft)
     vocabularies, differing, shared = gap.reasons(), gap.first, None
-    if cross_vocabulary and any(reason.severity == "refuses" for reason in vocabularies):
+    if (
+        cross_vocabulary
+        and not is_eagle(draft)
+        and any(reason.severity == "refuses" for reason in vocabularies)
+    ):
         shared = shared_vocabulary(target, draft)
         vocabularies, differing = cross_reasons(target, draft, shared), ()
+    other_target = why_not_for(draft, target) if is_eagle(draft) else ""
     reasons = (
+        *([Reason("head", "refuses", other_target)] if other_target else []),
         rollback(target, "target"),
         rollback(draft, "draft"),
         *vocabularies,
