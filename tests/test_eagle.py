@@ -461,7 +461,8 @@ def test_drafts_that_are_suggested_fit(tmp_path):
     target = read_metadata(write_headed(tmp_path / "target.gguf", architecture="llama", heads=0))
     head = read_metadata(write_eagle(tmp_path / "head.gguf"))
     deep = read_metadata(write_eagle(tmp_path / "deep.gguf", extra={"target_layers": [2, 16, 29]}))
-    assert judge(target, head).refusal is None
+    fits = judge(target, head)
+    assert (fits.verdict, fits.reservations) == ("fits", ())  # its file has no template, and needs none
     refused = judge(target, deep)
     assert "reads the layers 2, 16, 29, and the target has 2" in refused.sentence
 

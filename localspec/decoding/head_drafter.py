@@ -1,4 +1,4 @@
-"""HeadDrafter: layers of the target itself propose, from what it computed at the position before."""
+"""HeadDrafter: the target's prediction layers, or an EAGLE-3 head, propose from what it computed at the position before."""
 
 from __future__ import annotations
 

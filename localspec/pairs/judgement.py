@@ -106,7 +106,7 @@ def judge(
         rollback(target, "target"),
         rollback(draft, "draft"),
         *vocabularies,
-        *conduct(target, draft, n_ctx),
+        *(() if is_eagle(draft) else conduct(target, draft, n_ctx)),  # which reads no text of its own
     )
     return _decided(target.path, draft.path, reasons, differing, shared)
 
