@@ -1,4 +1,4 @@
-"""HeadDrafter: the target's prediction layers, or an EAGLE-3 head, propose from what it computed at the position before."""
+"""HeadDrafter: the target's prediction layers, or an EAGLE-3 head, propose from what it computed just before."""
 
 from __future__ import annotations
 
