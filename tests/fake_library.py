@@ -313,7 +313,7 @@ class FakeLibrary:
     def refusal(self, metadata: Metadata) -> str:
         return self.refuses(metadata)
 
-    def why_no_head(self, metadata: Metadata) -> str:
+    def why_no_head(self, metadata: Metadata, target: Metadata | None = None) -> str:
         return "it has no heads"
 
     def why_no_gpu(self) -> str:

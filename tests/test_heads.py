@@ -524,7 +524,7 @@ def test_strict_mode_computes_the_same_bits_with_it_and_without(tmp_path, home):
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("architecture", ["eagle3", "dflash", "gemma4-assistant"])
+@pytest.mark.parametrize("architecture", ["dflash", "gemma4-assistant"])
 def test_heads_of_other_kinds_are_refused_with_what_to_do_instead(architecture, tmp_path, home):
     target = write_headed(tmp_path / "target.gguf")
     head = header_only(architecture).write(tmp_path / "head.gguf")

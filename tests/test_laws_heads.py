@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from localspec.decoding.control import FixedLength, FixedPlan
@@ -101,6 +102,49 @@ def test_the_joint_distribution_is_the_targets(make_rule, depth):
         )  # fmt: skip
         counts[tuple(tokens[:4])] += 1
     assert p_value(exact_joint(target, params, 3, 4), counts) > THRESHOLD
+
+
+def without_first(model):
+    """A head that cannot draft the first token."""
+
+    def row(sequence):
+        logits = model(sequence).copy()
+        logits[0] = -np.inf
+        return logits
+
+    return row
+
+
+@pytest.mark.parametrize("make_rule", [RejectionRule, BlockRule, CoupledRule])
+def test_the_joint_distribution_is_the_targets_behind_a_head_that_drafts_some_tokens_only(make_rule):
+    target, other = random_model(3, seed=11, scale=1.2), random_model(3, seed=12, scale=1.2)
+    session, drafter = fake_head(target, without_first(blended(target, other, 0.5)), 3)
+    params = SamplingParams(temperature=1.0, max_tokens=6, top_k=0, top_p=1.0, min_p=0.0)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(2000):
+        tokens, _ = generate(
+            target, drafter, n_vocab=3, params=params, prompt=PROMPT, num_draft_tokens=3, seed=seed,
+            make_rule=make_rule, session=session, enough=4,
+        )  # fmt: skip
+        counts[tuple(tokens[:4])] += 1
+    assert p_value(exact_joint(target, params, 3, 4), counts) > THRESHOLD
+
+
+def test_callbacks_are_given_finite_rows_whatever_the_head_can_draft():
+    seen: list[bool] = []
+
+    def centred(history, logits):
+        seen.append(bool(np.isfinite(logits).all()))
+        return logits - logits.mean()
+
+    session, drafter = fake_head(TARGET, without_first(TARGET), V)
+    session.forward([0], num_logits=0)
+    sampler = Sampler(GREEDY, 2, processors=(centred,), n_vocab=V)
+    drafter.begin([0, 1])
+    draft = drafter.propose([0, 1], FixedPlan(4), sampler, RejectionRule(0).round(2))
+    assert len(draft.tokens) == 4 == len(seen)
+    assert all(seen)
+    assert 0 not in draft.tokens
 
 
 @pytest.mark.parametrize("make_rule", [CoupledRule])

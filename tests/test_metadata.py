@@ -257,7 +257,7 @@ def test_other_kinds_of_file(refusal, content: bytes, what: str) -> None:  # typ
         (build(string("general.type", "mmproj")), "mmproj"),
         (build(string("general.type", "adapter")), "adapter"),
         (build(arch=string("general.architecture", "bert")), "embedding model"),
-        (build(arch=string("general.architecture", "eagle3")), "drafting head"),
+        (build(arch=string("general.architecture", "dflash")), "drafting head"),
         (build(scalar("split.count", "u32", 3), scalar("split.no", "u32", 1)), "part 2 of 3"),
         (build(BASE["arch"]), "occurs twice"),
         (build(string("", "x")), "empty"),

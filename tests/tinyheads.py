@@ -7,6 +7,7 @@ that of another position it would say something else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,10 +56,10 @@ def write_headed(
 ) -> Path:
     """A target with `heads` prediction layers, or none with 0.
 
-    architecture: "step35" (attention alone, any number of heads) or "qwen35" (a gated delta net and attention, one
-    head). noise, head_noise: how much attention and feed-forward layers of the target and of its heads add. gain: how
-    sure the target is. parts: "trunk" leaves the heads' tensors out, "heads" all others but the embeddings and the
-    output.
+    architecture: "step35" (attention alone, any number of heads), "qwen35" (a gated delta net and attention, one
+    head) or "llama" (attention alone, no heads). noise, head_noise: how much attention and feed-forward layers of the
+    target and of its heads add. gain: how sure the target is. parts: "trunk" leaves the heads' tensors out, "heads"
+    all others but the embeddings and the output.
     """
     trunk = 2
     rng = np.random.default_rng(seed)
@@ -74,6 +75,56 @@ def write_headed(
             tensors |= _head(f"blk.{layer}", stands)
     values = _values(architecture, trunk, heads, n_ctx_train)
     return _write(path, architecture, byte_vocab(), CHATML, values, tensors)
+
+
+def write_eagle(
+    path: Path,
+    *,
+    stands: Stands = "always",
+    head_noise: float = 0.0,
+    seed: int = 3,
+    own_ends: bool = True,
+    drafted: Sequence[int] = (),
+    extra: Mapping[str, Any] | None = None,
+    changed: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """An EAGLE-3 head for a target of `write_headed`, which says what that one's prediction layer would say.
+
+    head_noise: how much attention adds. own_ends: whether it has embeddings and an output of its own. drafted: the
+    tokens that it can draft, if not all. extra, changed: key-values and tensors that replace the usual ones.
+    """
+    rng = np.random.default_rng(seed)
+    eye, ones = np.eye(LETTERS, dtype=np.float32), np.ones(LETTERS, dtype=np.float32)
+    guess = np.zeros_like(eye)
+    for letter in range(LETTERS):
+        guess[_guess(letter, stands), letter] = 1
+    ends = _ends(2.0)
+    tensors = {"fc.weight": np.concatenate([eye, eye, eye], axis=1) / 3, "output_norm.weight": ones}
+    if own_ends or drafted:
+        tensors |= {name: ends[name] for name in ("token_embd.weight", "output.weight")}
+    if drafted:
+        tensors["output.weight"] = tensors["output.weight"][list(drafted)]
+        tensors["d2t"] = np.array(drafted, dtype=np.int64)
+    # Norms make a state that stands for a letter 8 long; of such a one the gates let 8 * 64 through.
+    tensors |= {
+        "blk.0.attn_norm.weight": ones,
+        "blk.0.attn_norm_2.weight": ones,
+        "blk.0.ffn_norm.weight": ones,
+        **{f"blk.0.attn_{of}.weight": _matrix(rng, LETTERS, 2 * LETTERS) for of in "qkv"},
+        "blk.0.attn_output.weight": head_noise * _matrix(rng, LETTERS, LETTERS),
+        "blk.0.ffn_gate.weight": 8 * eye,
+        "blk.0.ffn_up.weight": eye,
+        "blk.0.ffn_down.weight": (guess - eye) / (8 * 64),
+    }
+    values: dict[str, Any] = {
+        "context_length": 512, "embedding_length": LETTERS, "block_count": 1, "feed_forward_length": LETTERS,
+        "attention.layer_norm_rms_epsilon": 1e-5, "attention.head_count": _HEADS, "attention.head_count_kv": _HEADS,
+        "rope.freq_base": 10000.0, "target_layers": [0, 1, 1], "target_hidden_size": LETTERS,
+    }  # fmt: skip
+    values |= dict(extra or {})
+    values = {"general.file_type": 0} | {f"eagle3.{key}": value for key, value in values.items()}
+    kept = {name: value for name, value in {**tensors, **(changed or {})}.items() if value.size}
+    return _write(path, "eagle3", byte_vocab(), None, values, kept)
 
 
 def _ends(gain: float) -> dict[str, np.ndarray]:
@@ -124,7 +175,7 @@ def _attention(
         f"{block}.attn_k.weight": _matrix(rng, LETTERS, LETTERS),
         f"{block}.attn_v.weight": _matrix(rng, LETTERS, LETTERS),
         f"{block}.attn_output.weight": noise * _matrix(rng, LETTERS, LETTERS),
-        f"{block}.{'ffn_norm' if architecture == 'step35' else 'post_attention_norm'}.weight": ones,
+        f"{block}.{'post_attention_norm' if architecture == 'qwen35' else 'ffn_norm'}.weight": ones,
         **_feed_forward(block, rng, noise),
     }
     if architecture == "qwen35":

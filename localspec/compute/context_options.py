@@ -21,6 +21,7 @@ class ContextOptions:
     spare:   cells beyond n_ctx, for what only makes a pass wider.
     snapshots: states behind the last tokens of a pass that are kept of a running state, where the library can do that.
     hidden_states: keep the hidden state of each cell, for a head (`Headed.open_head`).
+    layer_inputs: layers whose inputs are kept of each cell in the place of that, for an EAGLE-3 head.
     """
 
     n_ctx: int = 4096
@@ -33,6 +34,7 @@ class ContextOptions:
     spare: int = 0
     snapshots: int = 0
     hidden_states: bool = False
+    layer_inputs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("n_ctx", "n_batch", "n_outputs", "n_sequences"):

@@ -135,7 +135,10 @@ class Headed(Protocol):
         self, target: Context, options: ContextOptions, cancel: CancelFlag | None = None
     ) -> HeadContext:
         """A context on the prediction layers, for the texts of `target`, which keeps its hidden states
-        (`ContextOptions.hidden_states`) and is closed after it. Raises `ModelLoadError`."""
+        (`ContextOptions.hidden_states`; for an EAGLE-3 head `layer_inputs`) and is closed after it.
+
+        Raises `ModelLoadError`.
+        """
 
 
 class Library(Protocol):
@@ -193,8 +196,11 @@ class Library(Protocol):
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
         a reason, except for the reference, which must be there."""
 
-    def why_no_head(self, metadata: Metadata) -> str:
-        """Why the file's own prediction layers cannot draft for it here, as a clause; "" where they can."""
+    def why_no_head(self, metadata: Metadata, target: Metadata | None = None) -> str:
+        """Why the file's own prediction layers cannot draft for it here, as a clause; "" where they can.
+
+        target: for which an EAGLE-3 head shall draft, where the file is one.
+        """
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, with the remedy, in sentences; "" where they can."""

@@ -1,14 +1,17 @@
-"""HeadDrafter: layers of the target itself propose, from what it computed at the position before."""
+"""HeadDrafter: the target's prediction layers, or an EAGLE-3 head, propose from what it computed just before."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from localspec.decoding import session
 from localspec.decoding.control import Plan
 from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.sampler import Sampler
+from localspec.decoding.sampling import Distribution, Logits
 from localspec.decoding.session import Session
 from localspec.decoding.verify import Draft, Round
 
@@ -53,6 +56,13 @@ class HeadDrafter(ModelDrafter):
         """Forget the cells of its own guesses too, also of those that stand."""
         start, self._guesses_from = self._guesses_from, None
         super().rollback(length if start is None else min(length, start))
+
+    def _distribution(self, row: Logits, history: Sequence[int], sampler: Sampler) -> Distribution:
+        known = row > -np.inf  # an EAGLE-3 head may draft some of the target's tokens only
+        if known.all() or not known.any():
+            return super()._distribution(row, history, sampler)
+        # Callbacks are given finite rows, whoever drafts.
+        return sampler(np.where(known, row, row[known].min()), history, known)
 
     def _can_read(self, pending: Sequence[int]) -> bool:
         if self._guesses_from is not None and self._head.depth is not None:

@@ -67,7 +67,7 @@ class ModelDrafter:
             (row,) = self.session.forward(pending, sure=len(sequence))
             row = row[: self._shared]
             try:
-                draft_probs = sampler(row, history)
+                draft_probs = self._distribution(row, history, sampler)
             except NoTokenLeft:  # the target may have ids that the draft lacks
                 break
             # Asked before the draw: whether a token is proposed must not depend on which one it is.
@@ -81,6 +81,9 @@ class ModelDrafter:
             pending = [token]
             history.append(token)
         return Draft(tuple(tokens), tuple(probs))
+
+    def _distribution(self, row: Logits, history: Sequence[int], sampler: Sampler) -> Distribution:
+        return sampler(row, history)
 
     def rollback(self, length: int) -> None:
         """Forget the cells of tokens that were not committed."""

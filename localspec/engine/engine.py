@@ -26,6 +26,7 @@ from localspec.engine.options import TARGET_ROWS, EngineOptions
 from localspec.engine.prefixes import KeptPrefixes
 from localspec.engine.strict import Widths, strict_widths
 from localspec.errors import InvalidRequest
+from localspec.gguf.eagle import is_eagle
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair
@@ -174,11 +175,16 @@ class Engine:
         return control
 
     def _loads(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> list[Load]:
-        options = replace(self.options.context(n_ctx, TARGET_ROWS), hidden_states=self.head.states)
+        options = replace(
+            self.options.context(n_ctx, TARGET_ROWS),
+            hidden_states=self.head.states,
+            layer_inputs=self.head.layer_inputs,
+        )
         loads = [Load(target, options, self._gpu_layers)]
         if self.head.drafts:
+            file = self.head.file or target
             loads.append(
-                Load(self.head.file or target, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=True)
+                Load(file, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=not is_eagle(file))
             )
         elif draft:
             loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
@@ -376,7 +382,8 @@ def facts_of(model: StrPath | Metadata) -> Metadata:
 def _load_of(context: Context) -> Load:
     """A further context like this one."""
     weights = context.weights
-    return Load(weights.metadata, context.options, weights.gpu_layers, isinstance(context, HeadContext))
+    is_head = isinstance(context, HeadContext) and not is_eagle(weights.metadata)
+    return Load(weights.metadata, context.options, weights.gpu_layers, is_head)
 
 
 def _check_cache_types(library: Library, options: EngineOptions) -> None:

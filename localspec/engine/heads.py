@@ -12,6 +12,7 @@ from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.session import Session
 from localspec.engine.options import EngineOptions
 from localspec.errors import InvalidRequest, ModelLoadError, PairingError
+from localspec.gguf.eagle import is_eagle, target_layers
 from localspec.gguf.heads import is_head_alone, prediction_layers, why_of_another
 from localspec.gguf.metadata import Metadata
 
@@ -20,13 +21,14 @@ from localspec.gguf.metadata import Metadata
 class Head:
     """drafts: whether the target's head drafts. states: whether its hidden states are kept, which in strict mode is so
     for every file that has a head: passes compute the same with it and without. why_not: a clause, or "". file: that
-    holds it, where it is not the target's.
+    holds it, where it is not the target's. layer_inputs: those of the target that an EAGLE-3 head reads.
     """
 
     drafts: bool
     states: bool
     why_not: str
     file: Metadata | None = None
+    layer_inputs: tuple[int, ...] = ()
 
 
 def head_of(target: Metadata, draft: Metadata | None, options: EngineOptions, library: Library) -> Head:
@@ -35,12 +37,20 @@ def head_of(target: Metadata, draft: Metadata | None, options: EngineOptions, li
     Raises `InvalidRequest` where the head was asked for and cannot draft, `PairingError` for a file with the head of
     another model, and `ModelLoadError` for a target that is nothing but a head.
     """
+    if is_eagle(target):
+        raise ModelLoadError(
+            f"{target.path.name} is an EAGLE-3 head, not a model of its own.",
+            "Load the model that it was trained for, and give this file as its draft.",
+            path=str(target.path),
+        )
     if is_head_alone(target):
         raise ModelLoadError(
             f"{target.path.name} holds prediction layers alone, without the model that they belong to.",
             "Load the model, and give this file as its draft.",
             path=str(target.path),
         )
+    if draft is not None and is_eagle(draft):
+        return _eagle(target, draft, options, library)
     if draft is not None and is_head_alone(draft):
         return _of_a_file(target, draft, library)
     has_draft = draft is not None
@@ -61,6 +71,19 @@ def head_of(target: Metadata, draft: Metadata | None, options: EngineOptions, li
         )
     drafts = not (why_not or has_draft or options.no_draft or options.head == "off")
     return Head(drafts, drafts or (options.strict and not why_not), why_not)
+
+
+def _eagle(target: Metadata, draft: Metadata, options: EngineOptions, library: Library) -> Head:
+    if reason := library.why_no_head(draft, target):
+        raise PairingError(
+            f"{draft.path.name} is an EAGLE-3 head that cannot draft for {target.path.name}: {reason}.",
+            "Use the head that was trained for this target, or leave the draft out.",
+            target=target.path,
+            draft=draft.path,
+            reason=reason,
+        )
+    own = options.strict and not library.why_no_head(target)
+    return Head(True, own, "", draft, target_layers(draft))
 
 
 def _of_a_file(target: Metadata, draft: Metadata, library: Library) -> Head:
@@ -98,6 +121,15 @@ def model_drafter(session: Session, n_vocab: int, eog: frozenset[int]) -> ModelD
 
 def head_sentence(target: Metadata, draft: Metadata | None, options: EngineOptions, library: Library) -> str:
     """What becomes of prediction layers in these files, or "" where there are none."""
+    for file, fits in ((target, ""), (draft, f" for {target.path.name}")):
+        if file is not None and is_eagle(file):
+            reason = library.why_no_head(file, target) if fits and file.path.is_file() else ""
+            does = (
+                f"cannot draft{fits}: {reason}"
+                if reason
+                else f"drafts{fits or ' for the model it was trained for'}"
+            )
+            return f"{file.path.name} is an EAGLE-3 head, which {does}."
     if draft is not None:
         alone = draft.path.is_file() and is_head_alone(draft)
         return (

@@ -174,7 +174,9 @@ def measure_costs(
 
 def _name(engine: Engine, role: Role) -> str:
     name = role.context.weights.path.name
-    return f"{name}'s prediction layers" if engine.drafts_itself and not role.verifies else name
+    if not engine.drafts_itself or role.verifies or engine.head.layer_inputs:
+        return name
+    return f"{name}'s prediction layers"
 
 
 def _most_threads(engine: Engine, context: Context) -> int:

@@ -12,6 +12,7 @@ from localspec.engine.heads import may_draft
 from localspec.engine.options import TARGET_ROWS, EngineOptions
 from localspec.errors import MemoryShort, NotDownloaded
 from localspec.gguf.architectures import DELTA_NET
+from localspec.gguf.eagle import is_eagle, target_layers
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.gguf.running_state import keeps_snapshots, recurrent_layers, state_bytes
 from localspec.hub.named_models import models_named
@@ -98,7 +99,8 @@ def memory_estimate(loads: Sequence[Load]) -> MemoryEstimate:
 def kv_cache_bytes(metadata: Metadata, options: ContextOptions) -> int:
     """Bytes of the cells of `options`, of running states with their snapshots, and of hidden states that are kept."""
     states = options.n_sequences * (1 + options.snapshots) * state_bytes(metadata)
-    hidden = 2 * metadata.n_embd * options.n_ctx * options.n_sequences if options.hidden_states else 0
+    kept = len(options.layer_inputs) or int(options.hidden_states)
+    hidden = 2 * kept * metadata.n_embd * options.n_ctx * options.n_sequences
     return states + hidden + _attention_bytes(metadata, options)
 
 
@@ -192,6 +194,9 @@ def pair_loads(target: Metadata, draft: Metadata | None, options: EngineOptions)
             Load(target, replace(own, n_outputs=1), is_head=True),
         ]
     elif draft is not None:
+        if is_eagle(draft):
+            own = replace(loads[0].options, layer_inputs=target_layers(draft))
+            loads = [Load(target, own)]
         loads.append(Load(draft, options.context(_n_ctx(draft, loads[0].options.n_ctx), 1)))
     return [with_snapshots(loads, options), *loads[1:]]
 

@@ -47,7 +47,7 @@ EQUAL_HEADS = frozenset(
         "jais", "jais2", "laguna", "llama", "llama4", "maincoder", "maple", "mellum", "minimax-01",
         "minimax-m2", "minimax-m3", "mistral3", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h",
         "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
-        "phi3", "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe",
+        "eagle3", "phi3", "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe",
         "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp", "refact", "seed_oss", "smallthinker",
         "smollm3", "spark2_5", "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
     }
@@ -160,8 +160,8 @@ ATTENTION_AT_INTERVALS = {
 
 _HEAD = "a drafting head that runs on its target's hidden states, not a model of its own"
 ANOTHER_DRAFT = (
-    "localspec runs the prediction layers of a target's own architecture alone: give a small model of its family as "
-    "the draft, or leave it out."
+    "localspec runs EAGLE-3 heads and the prediction layers of a target's own architecture alone: give a small model "
+    "of its family as the draft, or leave it out."
 )
 """What to do instead of drafting with a head of these kinds."""
 _EMBEDDING = "an embedding model, which does not write text"
@@ -170,7 +170,7 @@ _DIFFUSION = "a diffusion model, which does not write token after token"
 LOOKS_AHEAD = "a model that reads ahead of each token, which cannot continue a text token by token"
 """What a file is whose attention is not causal, of any architecture."""
 
-OTHER_HEADS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
+OTHER_HEADS = frozenset({"dflash", "gemma4-assistant"})
 """They read what a target computes in other ways than its own prediction layers do."""
 
 NOT_A_TEXT_GENERATOR: dict[str, str] = {
@@ -178,7 +178,6 @@ NOT_A_TEXT_GENERATOR: dict[str, str] = {
     "clip": "an image or audio projector (mmproj), not a language model",
     "dflash": _HEAD,
     "dream": _DIFFUSION,
-    "eagle3": _HEAD,
     "eurobert": _EMBEDDING,
     "gemma-embedding": _EMBEDDING,
     "gemma4-assistant": _HEAD,

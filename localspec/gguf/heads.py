@@ -8,7 +8,9 @@ from localspec.gguf.metadata import Metadata, read_headers
 
 
 def prediction_layers(metadata: Metadata) -> int:
-    """How many the file says it has, among its `block_count` layers."""
+    """How many the file says it has, among its `block_count` layers: all of an EAGLE-3 head's."""
+    if metadata.architecture == "eagle3":
+        return metadata.n_layer
     count = metadata.key_values.get(f"{metadata.architecture}.nextn_predict_layers", 0)
     return count if isinstance(count, int) and 0 < count <= metadata.n_layer else 0
 

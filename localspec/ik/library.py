@@ -69,7 +69,7 @@ class IkLlama:
         reason = files.refusal(metadata)
         return f"{self.name} {reason}." if reason else ""
 
-    def why_no_head(self, metadata: Metadata) -> str:
+    def why_no_head(self, metadata: Metadata, target: Metadata | None = None) -> str:
         """That none is run: files with prediction layers are refused, for it reads them otherwise."""
         if not prediction_layers(metadata):
             return f"{metadata.path.name} has no prediction layers"

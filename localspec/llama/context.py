@@ -15,7 +15,7 @@ from localspec.decoding.session import Span
 from localspec.errors import DecodeError
 from localspec.ggml.context import NativeContext
 from localspec.llama import backend, head_calls
-from localspec.llama.hidden_states import HiddenStates
+from localspec.llama.hidden_states import HiddenStates, States
 
 if TYPE_CHECKING:
     from localspec.llama.weights import Weights
@@ -46,8 +46,14 @@ class Context(NativeContext):
         self._memory = self._lib.llama_get_memory(self._handle)
         if options.hidden_states:
             self._state_width = int(self._lib.llama_model_n_embd_out(weights.handle))
-            self.hidden = HiddenStates(self.n_ctx + options.spare, self._state_width)
             head_calls.calls().set_states(self._handle, True, False)
+        if options.layer_inputs:
+            self._state_width = int(self._lib.llama_model_n_embd(weights.handle))
+            for layer in options.layer_inputs:
+                head_calls.layer_inputs().keep(self._handle, layer, True)
+        if options.hidden_states or options.layer_inputs:
+            width = self._state_width * (len(options.layer_inputs) or 1)
+            self.hidden = HiddenStates(self.n_ctx + options.spare, width)
 
     @property
     def handle(self) -> Any:
@@ -59,11 +65,20 @@ class Context(NativeContext):
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied."""
         rows = super().decode(spans)
         if self.hidden is not None:
-            if not (pointer := head_calls.calls().states(self._handle)):
-                raise DecodeError(f"{self.name} returned no hidden states.", code=0)
-            shape = sum(len(span.tokens) for span in spans), self._state_width
-            self.hidden.take(spans, np.ctypeslib.as_array(pointer, shape))
+            self.hidden.take(spans, self._computed(sum(len(span.tokens) for span in spans)))
         return rows
+
+    def _computed(self, num_tokens: int) -> States:
+        """What is kept of the latest pass: its hidden states, or the inputs of some layers side by side."""
+        if self.options.layer_inputs:
+            calls = head_calls.layer_inputs()
+            found = [calls.rows(self._handle, layer) for layer in self.options.layer_inputs]
+        else:
+            found = [head_calls.calls().states(self._handle)]
+        if not all(found):
+            raise DecodeError(f"{self.name} returned no hidden states.", code=0)
+        shape = num_tokens, self._state_width
+        return np.concatenate([np.ctypeslib.as_array(pointer, shape) for pointer in found], axis=1)
 
     def truncate(self, sequence_id: int, length: int) -> int:
         """Forget the cells from `length` on; returns how many are left."""

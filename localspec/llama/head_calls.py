@@ -39,6 +39,35 @@ class Calls:
 
 
 @cache
+def layer_inputs_missing() -> str:
+    """What this build lacks to read the inputs of layers, as a clause, or ""."""
+    try:
+        layer_inputs()
+    except BackendError as error:
+        return error.message.rstrip(".")
+    return ""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """keep(context, layer, on); rows(context, layer) -> one for each token of the latest pass."""
+
+    keep: Any
+    rows: Any
+
+
+@cache
+def layer_inputs() -> LayerInputs:
+    """Those of the library that is loaded. Raises `BackendError` naming what it lacks."""
+    lib = getattr(getattr(backend.library(), "llama_cpp", None), "_lib", None)
+    pointer, layer, floats = ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_float)
+    return LayerInputs(
+        _call(lib, "llama_set_embeddings_layer_inp", "jb", [pointer, layer, ctypes.c_bool], None),
+        _call(lib, "llama_get_embeddings_layer_inp", "j", [pointer, layer], floats),
+    )
+
+
+@cache
 def calls() -> Calls:
     """Those of the library that is loaded. Raises `BackendError` naming what it lacks."""
     lib = getattr(getattr(backend.library(), "llama_cpp", None), "_lib", None)
@@ -51,7 +80,7 @@ def calls() -> Calls:
     )
 
 
-_MICROSOFT = {"": "", "i": "H", "bb": "_N1"}
+_MICROSOFT = {"": "", "i": "H", "bb": "_N1", "j": "I", "jb": "I_N"}
 """How its compiler spells the arguments behind the context, and what comes back."""
 
 
@@ -68,6 +97,6 @@ def _call(lib: Any, name: str, arguments: str, argtypes: list[Any], restype: Any
             function.argtypes, function.restype = argtypes, restype
             return function
     raise BackendError(
-        f"This build of {backend.PACKAGE} lacks {name}, which prediction layers need.",
+        f"This build of {backend.PACKAGE} lacks {name}, which drafting from what a target computes needs.",
         f"Install a tested version: pip install '{backend.PACKAGE}=={backend.TESTED[0]}'.",
     )

@@ -95,7 +95,7 @@ class HeadContext(Context):
         ):
             before.tokens.append(span.tokens[0])
             return self._guess(span.sequence_id, before)
-        states = self._hidden.before(span.sequence_id, span.start, len(span.tokens))
+        states = self._states_before(span)
         for layer in range(self._num_layers - 1, 0, -1):
             self._run(span, states, layer)
             self._remove(span.sequence_id, span.start)
@@ -110,6 +110,9 @@ class HeadContext(Context):
         row = self._run(last, states[rest:], 0)
         self._guesses[span.sequence_id] = _Guesses(last.start + 1, [], [self._own_state()])
         return row
+
+    def _states_before(self, span: Span) -> States:
+        return self._hidden.before(span.sequence_id, span.start, len(span.tokens))
 
     def _guess(self, sequence_id: int, so_far: _Guesses) -> list[Logits]:
         """One token further: with several layers by the next one, which reads all tokens guessed so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from localspec.gguf.eagle import is_eagle, why_no_eagle
 from localspec.gguf.heads import layers_in, prediction_layers
 from localspec.gguf.metadata import Metadata
 from localspec.llama import head_calls
@@ -44,8 +45,19 @@ FORMS = {
 """Architectures whose prediction layers were run here. Others load them and leave them aside, or were not tried."""
 
 
-def why_no_head(metadata: Metadata) -> str:
-    """Why no head of this file can draft here, as a clause, or ""."""
+EAGLE_TARGETS = frozenset(
+    {
+        "bailingmoe3", "gemma4", "gpt-oss", "hunyuan-dense", "lfm2", "lfm2moe", "llama", "mimo2", "minimax-m2",
+        "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+    }
+)  # fmt: skip
+"""Architectures whose layers' inputs were read here. With others the process may end."""
+
+
+def why_no_head(metadata: Metadata, target: Metadata | None = None) -> str:
+    """Why no head of this file can draft here, as a clause, or "". target: for which an EAGLE-3 head shall."""
+    if is_eagle(metadata):
+        return _why_no_eagle(metadata, target)
     name, count = metadata.path.name, prediction_layers(metadata)
     if not count:
         return f"{name} has no prediction layers"
@@ -67,6 +79,15 @@ def why_no_head(metadata: Metadata) -> str:
     if missing:
         return f"the prediction layers of {name} lack {missing[0]}"
     return head_calls.missing()
+
+
+def _why_no_eagle(metadata: Metadata, target: Metadata | None) -> str:
+    if target is not None:
+        if target.architecture not in EAGLE_TARGETS:
+            return f"llama.cpp does not give out what layers of {target.architecture} models read"
+        if reason := why_no_eagle(metadata, target):
+            return reason
+    return head_calls.missing() or head_calls.layer_inputs_missing()
 
 
 def _layers(count: int) -> str:

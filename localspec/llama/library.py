@@ -50,11 +50,11 @@ class LlamaCpp:
         """Nothing that `read_metadata` lets pass: it refuses what llama.cpp cannot load."""
         return ""
 
-    def why_no_head(self, metadata: Metadata) -> str:
-        """Why the file's own prediction layers cannot draft for it here, as a clause, or ""."""
+    def why_no_head(self, metadata: Metadata, target: Metadata | None = None) -> str:
+        """Why the file's prediction layers, or its EAGLE-3 head, cannot draft here, as a clause, or ""."""
         from localspec.llama.heads import why_no_head
 
-        return why_no_head(metadata)
+        return why_no_head(metadata, target)
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, or ""."""

@@ -10,11 +10,14 @@ from typing import Any
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag
+from localspec.errors import ModelLoadError
 from localspec.ggml.weights import NativeWeights
+from localspec.gguf.eagle import is_eagle
 from localspec.gguf.heads import prediction_layers
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.llama import backend
 from localspec.llama.context import Context
+from localspec.llama.eagle_context import EagleContext
 from localspec.llama.head_context import HeadContext
 from localspec.llama.vocabulary import Vocabulary
 from localspec.system.forks import check_process, is_forked
@@ -57,7 +60,7 @@ class Weights(NativeWeights):
             load_mode=self._lib.LLAMA_LOAD_MODE_MMAP if use_mmap else self._lib.LLAMA_LOAD_MODE_NONE,
             use_extra_bufts=repack,
             vocab_only=vocab_only,
-            load_mtp=heads,
+            load_mtp=heads and not is_eagle(metadata),
         )
         super().__init__(
             metadata,
@@ -88,6 +91,12 @@ class Weights(NativeWeights):
 
     def open_context(self, options: ContextOptions, cancel: CancelFlag | None = None) -> Context:
         """A context on these weights. Raises `ModelLoadError`."""
+        if is_eagle(self.metadata):  # the library would end the process
+            raise ModelLoadError(
+                f"{self.path.name} is an EAGLE-3 head, which computes nothing without its target.",
+                "Load the model that it was trained for, and give this file as its draft.",
+                path=str(self.path),
+            )
         return Context(self, options, cancel)
 
     def open_head(
@@ -95,7 +104,8 @@ class Weights(NativeWeights):
     ) -> HeadContext:
         """A context on the prediction layers, for the texts of `target`. Raises `ModelLoadError`."""
         assert isinstance(target, Context) and self.num_heads, "a target of this library, its head loaded"
-        return HeadContext(self, target, options, cancel)
+        kind = EagleContext if is_eagle(self.metadata) else HeadContext
+        return kind(self, target, options, cancel)
 
     def close(self) -> None:
         """Free the weights."""

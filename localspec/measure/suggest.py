@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.engine.libraries import reference
 from localspec.engine.options import EngineOptions
 from localspec.errors import DownloadError, ModelFileError
+from localspec.gguf.eagle import is_eagle
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.measure.estimate import LONGEST, from_numbers
 from localspec.measure.prospect import ACCEPTANCES, Prospect, prospect
@@ -131,6 +133,9 @@ def _judged(
     judgement = judge(target.metadata, metadata, n_ctx=options.n_ctx)
     if judgement.refusal is not None:
         return LeftOut(draft, judgement.refusal.clause)
+    reads_target = is_eagle(metadata) and metadata.path.is_file()
+    if reads_target and (reason := reference().why_no_head(metadata, target.metadata)):
+        return LeftOut(draft, reason)
     outlook = prospect(target.metadata, metadata, options, home)
     share = bytes_read(metadata) / bytes_read(target.metadata)
     acceptance = assumed_acceptance(target.metadata, metadata, vouched=vouched)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from localspec.errors import ModelFileError
+from localspec.gguf.eagle import is_eagle, why_not_for
 from localspec.gguf.heads import is_head_alone, why_of_another
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import RUNNING_STATE, conduct, rollback
@@ -95,15 +96,21 @@ def judge(
         return _alone(target)
     gap = VocabularyGap(target, draft)
     vocabularies, differing, shared = gap.reasons(), gap.first, None
-    if cross_vocabulary and any(reason.severity == "refuses" for reason in vocabularies):
+    if (
+        cross_vocabulary
+        and not is_eagle(draft)
+        and any(reason.severity == "refuses" for reason in vocabularies)
+    ):
         shared = shared_vocabulary(target, draft)
         vocabularies, differing = cross_reasons(target, draft, shared), ()
+    other_target = why_not_for(draft, target) if is_eagle(draft) else ""
     reasons = (
+        *([Reason("head", "refuses", other_target)] if other_target else []),
         rollback(target, "target"),
         rollback(draft, "draft"),
         *vocabularies,
-        *conduct(target, draft, n_ctx),
-        *_heads(target, draft),
+        # An EAGLE-3 head reads no text of its own, and belongs to a model of another architecture.
+        *(() if is_eagle(draft) else (*conduct(target, draft, n_ctx), *_heads(target, draft))),
     )
     return _decided(target.path, draft.path, reasons, differing, shared)
 
