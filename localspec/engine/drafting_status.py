@@ -23,7 +23,7 @@ def describe_drafting(
     if reason or draft_tokens == 0:
         return f"off: {reason or 'asked for'}"
     model = "the model's own prediction layers" if engine.drafts_itself else "the draft model"
-    if engine.head.layer_inputs:
+    if engine.drafts_itself and engine.head.layer_inputs:
         model = "an EAGLE-3 head"
     sources = f"from {model}" if engine.draft else "from repeated text"
     fixed = isinstance(draft_tokens, int)

@@ -90,7 +90,7 @@ def judge(
     n_ctx: tokens of context that will be used; without it, all that the target was trained for.
     cross_vocabulary: whether a draft may have a vocabulary of its own.
     """
-    if _holds_a_head_alone(target):
+    if _holds_a_head_alone(target) and not is_eagle(target):
         return _no_target(target, draft)
     if draft is None:
         return _alone(target)
