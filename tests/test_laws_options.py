@@ -180,8 +180,8 @@ def test_a_planted_fault_is_seen(fault):
 DRAFT_FAULTS = {
     "drafts shaped with the history of the first": (DRAFTING, "ModelDrafter.propose", "history.append(token)", "pass"),
     "drafts shaped without a history": (
-        DRAFTING, "ModelDrafter.propose", "draft_probs = sampler(row, history)",
-        "draft_probs = __import__('tests.fake_options', fromlist=['blind']).blind(sampler)(row, history)",
+        DRAFTING, "ModelDrafter._distribution", "return sampler(row, history)",
+        "return __import__('tests.fake_options', fromlist=['blind']).blind(sampler)(row, history)",
     ),
 }  # fmt: skip
 
