@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from localspec.engine.options import EngineOptions
 from localspec.errors import InvalidRequest, LocalspecError, ModelLoadError
 from localspec.gguf.metadata import read_metadata
 from localspec.ik import files
+from localspec.ik.cancelling import CancelFlag
 from localspec.ik.library import IkLlama
 from localspec.llama.library import LlamaCpp
 
@@ -308,3 +312,58 @@ def test_a_child_that_it_ended_says_by_which_assertion(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]))))
+
+
+CANCELS = """
+import random, sys, threading, time
+from pathlib import Path
+from localspec.compute.context_options import ContextOptions
+from localspec.decoding.session import Span
+from localspec.engine.libraries import named
+from localspec.errors import DecodeCancelled
+from localspec.gguf.metadata import read_metadata
+
+library = named(sys.argv[1])
+flag = library.cancel_flag()
+weights = library.open_weights(read_metadata(Path(sys.argv[2])))
+context = weights.open_context(ContextOptions(n_ctx=256, n_outputs=8, threads=2), flag)
+for _ in range(60):
+    thread = threading.Thread(target=lambda delay: (time.sleep(delay), flag.set()), args=(0.01 * random.random(),))
+    thread.start()
+    try:
+        while True:
+            context.decode([Span(0, (65,), 0, 1)])
+            context.truncate(0, 0)
+    except DecodeCancelled:
+        thread.join()
+        flag.clear()
+        context.truncate(0, 0)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("library", ["llama", "ik"])
+def test_a_pass_that_is_cancelled_ends_also_where_its_threads_sleep(library: str, tmp_path: Path) -> None:
+    """A thread that came late out of a wait left its pass one operation early, and the other waited for it for ever."""
+    path = write_llama(tmp_path / "deep.gguf", n_layer=60)
+    done = subprocess.run(
+        [sys.executable, "-c", CANCELS, library, str(path)],
+        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout == "ended\n", done.stderr
+
+
+def test_its_flag_takes_its_time() -> None:
+    flag = CancelFlag()
+    ask = flag.callback(ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p))
+    assert not ask(flag.data) and not flag.is_set
+    for _ in range(2):
+        flag.set()
+        started = time.perf_counter()
+        assert ask(flag.data) and flag.is_set
+        assert time.perf_counter() - started > 0.002
+        flag.clear()
+        assert not ask(flag.data) and not flag.is_set

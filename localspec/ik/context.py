@@ -11,6 +11,7 @@ from localspec.decoding.rollback import CUT, Rollback
 from localspec.errors import ModelLoadError
 from localspec.ggml.context import NativeContext
 from localspec.ik import binding, files
+from localspec.ik.cancelling import CancelFlag
 from localspec.ik.structs import AbortCallback
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Context(NativeContext):
         super().__init__(
             weights,
             options,
-            cancel,
+            cancel or CancelFlag(),
             lib=lib,
             lines=binding.lines,
             gate=binding.gate,

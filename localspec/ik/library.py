@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from localspec.compute.context_options import StrictForm
 from localspec.compute.probe import Probe, probe_in_child
 from localspec.errors import BackendError, InvalidRequest
-from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.heads import prediction_layers
 from localspec.gguf.metadata import Metadata
 from localspec.ik import binding, files
+from localspec.ik.cancelling import CancelFlag
 from localspec.ik.probe import ENTRY
 from localspec.ik.wheels import has_wheel
 
