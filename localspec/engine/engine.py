@@ -11,22 +11,20 @@ from functools import partial
 from pathlib import Path
 
 from localspec.checks import StrPath
-from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import CancelFlag, Context, HeadContext, Library, Weights
+from localspec.compute.library import CancelFlag, Context, HeadContext, Library
 from localspec.decoding.cross_drafter import CrossDrafter
 from localspec.decoding.drafting import Drafter, NoDrafter, chain
 from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
 from localspec.decoding.threads import ThreadControl
+from localspec.engine.contexts import Opener, another_load, check_cache_types, loads_of
 from localspec.engine.cross_vocabulary import translation_between
-from localspec.engine.heads import head_of, model_drafter, open_head
+from localspec.engine.heads import head_of, model_drafter
 from localspec.engine.libraries import library_for, reference, watched_flag
-from localspec.engine.memory import Load, check_memory, with_snapshots
-from localspec.engine.options import TARGET_ROWS, EngineOptions
+from localspec.engine.memory import Load, check_memory
+from localspec.engine.options import EngineOptions
 from localspec.engine.prefixes import KeptPrefixes
 from localspec.engine.strict import Widths, strict_widths
-from localspec.errors import InvalidRequest
-from localspec.gguf.eagle import is_eagle
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair
@@ -70,9 +68,9 @@ class Engine:
         target_metadata = facts_of(target)
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
         self.library = library or library_for(target_metadata, draft_metadata, options.library)
-        _check_cache_types(self.library, options)
-        self._gpu_layers = self.library.resolve_gpu_layers(options.gpu_layers)
-        self._draft_gpu_layers = self.library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
+        check_cache_types(self.library, options)
+        for name in ("gpu_layers", "draft_gpu_layers"):
+            self.library.resolve_gpu_layers(getattr(options, name), name)
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
@@ -124,27 +122,26 @@ class Engine:
     def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
         neighbours = Neighbours()
         before = neighbours.look()
-        # Contexts and models are freed in the reverse order, also when the second one fails to load.
         self._warn_about_gpu()
+        opener = Opener(self.library, self.cancel, loaded)
         n_ctx = self._target_n_ctx(target)
         draft_n_ctx = self._draft_n_ctx(target, draft, n_ctx) if draft else 0
-        loads = self._loads(target, draft, n_ctx, draft_n_ctx)
+        loads = loads_of(
+            target, draft, self.head, self.options, self.asked,
+            library=self.library, n_ctx=n_ctx, draft_n_ctx=draft_n_ctx,
+        )  # fmt: skip
         if self.options.check_memory:
             check_memory(loads)
         between = READ + (LOADED - READ) * target.size_bytes / (
             target.size_bytes + (draft.size_bytes if draft else 0)
         )
         stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
-        self.target, widths = self._open_target(loads[0], loaded)
+        self.target, widths = self._open_target(loads[0], opener)
         self.draft: Context | None = None
-        if self.head.drafts:
-            own = self.target.weights
-            if (file := self.head.file) is not None:
-                own = self._weights(file, self._draft_gpu_layers, self.asked.repack, loaded, heads=True)
-            self.draft = self._open_head(own, self.asked.context(n_ctx, 1), loaded)
-        elif draft:
+        if draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
-            self.draft = self._open(draft, draft_n_ctx, self._draft_gpu_layers, 1, loaded)
+        if len(loads) > 1:
+            self.draft = self._open_draft(loads[1], opener)
         self.threads = self._thread_control(widths, neighbours, before)
         self.session = Session(self.target, min_width=widths.low, threads=self.threads)
         self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
@@ -174,59 +171,26 @@ class Engine:
                 control.govern(context)
         return control
 
-    def _loads(self, target: Metadata, draft: Metadata | None, n_ctx: int, draft_n_ctx: int) -> list[Load]:
-        options = replace(
-            self.options.context(n_ctx, TARGET_ROWS),
-            hidden_states=self.head.states,
-            layer_inputs=self.head.layer_inputs,
-        )
-        loads = [Load(target, options, self._gpu_layers)]
-        if self.head.drafts:
-            file = self.head.file or target
-            loads.append(
-                Load(file, self.asked.context(n_ctx, 1), self._gpu_layers, is_head=not is_eagle(file))
-            )
-        elif draft:
-            loads.append(Load(draft, self.asked.context(draft_n_ctx, 1), self._draft_gpu_layers))
-        if self.no_draft_reason or self.library.key != reference().key:  # which alone can keep snapshots
-            return loads
-        return [with_snapshots(loads, self.options), *loads[1:]]
-
-    def _open_target(self, load: Load, loaded: ExitStack) -> tuple[Context, Widths]:
-        metadata, context_options = load.metadata, load.options
-        weights = self._weights(metadata, self._gpu_layers, self.options.repack, loaded, self._has_own_head)
-        widths = Widths(1, context_options.n_batch)
+    def _open_target(self, load: Load, opener: Opener) -> tuple[Context, Widths]:
+        own_head = self.head.drafts and self.head.file is None
+        weights = opener.weights(load.metadata, load.gpu_layers, self.options, heads=own_head)
+        options, widths = load.options, Widths(1, load.options.n_batch)
         if self.options.strict:
-            widths = self._widths_of(weights, context_options, self.cancel)
-            context_options = replace(context_options, n_batch=widths.high, spare=widths.low - 1)
-        return self._context(weights, context_options, loaded), widths
+            widths = self._widths_of(weights, options, self.cancel)
+            options = replace(options, n_batch=widths.high, spare=widths.low - 1)
+        return opener.context(weights, options), widths
 
-    def _open(
-        self, metadata: Metadata, n_ctx: int, gpu_layers: int, n_outputs: int, loaded: ExitStack
-    ) -> Context:
-        # Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
-        context_options = self.asked.context(n_ctx, n_outputs)
-        weights = self._weights(metadata, gpu_layers, self.asked.repack, loaded)
-        return self._context(weights, context_options, loaded)
+    def _open_draft(self, load: Load, opener: Opener) -> Context:
+        """A model of its own, or prediction layers of the target or of another file.
 
-    def _open_head(self, weights: Weights, options: ContextOptions, opened: ExitStack) -> HeadContext:
-        head = open_head(weights, self.target, options, self.cancel)
-        opened.callback(head.close)
-        return head
-
-    def _weights(
-        self, metadata: Metadata, gpu_layers: int, repack: bool, loaded: ExitStack, heads: bool = False
-    ) -> Weights:
-        weights = self.library.open_weights(
-            metadata, gpu_layers=gpu_layers, use_mmap=self.options.use_mmap, repack=repack, heads=heads
-        )
-        loaded.callback(weights.close)
-        return weights
-
-    def _context(self, weights: Weights, context_options: ContextOptions, loaded: ExitStack) -> Context:
-        context = weights.open_context(context_options, self.cancel)
-        loaded.callback(context.close)
-        return context
+        Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
+        """
+        if not self.head.drafts:
+            return opener.context(opener.weights(load.metadata, load.gpu_layers, self.asked), load.options)
+        weights = self.target.weights
+        if self.head.file is not None:
+            weights = opener.weights(load.metadata, load.gpu_layers, self.asked, heads=True)
+        return opener.head(weights, self.target, load.options)
 
     def _target_n_ctx(self, target: Metadata) -> int:
         n_ctx = self.options.context(self.options.n_ctx, 1).n_ctx  # validated
@@ -283,10 +247,6 @@ class Engine:
         return {"draft": drafter.reads} if isinstance(drafter, CrossDrafter) else {}
 
     @property
-    def _has_own_head(self) -> bool:
-        return self.head.drafts and self.head.file is None
-
-    @property
     def drafts_itself(self) -> bool:
         """Whether the draft is the target's own prediction layers, in its file or in another."""
         return isinstance(self.draft, HeadContext)
@@ -336,14 +296,11 @@ class Engine:
             other.no_draft_reason = self.no_draft_reason or "asked for"
         draft = self.draft if with_draft else None
         if self.options.check_memory:
-            check_memory([_load_of(one) for one in (self.target, draft) if one], loaded=True)
+            check_memory([another_load(one) for one in (self.target, draft) if one], loaded=True)
         with ExitStack() as opened:
-            other.target = self._context(self.target.weights, self.target.options, opened)
-            other.draft = None
-            if isinstance(draft, HeadContext):
-                other.draft = other._open_head(draft.weights, draft.options, opened)
-            elif draft is not None:
-                other.draft = self._context(draft.weights, draft.options, opened)
+            opener = Opener(self.library, self.cancel, opened)
+            other.target = opener.another(self.target, self.target)
+            other.draft = None if draft is None else opener.another(draft, other.target)
             other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)
             other._prepare()
             if self.threads is not None:
@@ -377,24 +334,6 @@ class Engine:
 def facts_of(model: StrPath | Metadata) -> Metadata:
     """What a file says of itself, where it was not read before. Raises `ModelFileError`."""
     return model if isinstance(model, Metadata) else read_metadata(Path(model))
-
-
-def _load_of(context: Context) -> Load:
-    """A further context like this one."""
-    weights = context.weights
-    is_head = isinstance(context, HeadContext) and not is_eagle(weights.metadata)
-    return Load(weights.metadata, context.options, weights.gpu_layers, is_head)
-
-
-def _check_cache_types(library: Library, options: EngineOptions) -> None:
-    """Before anything is loaded. Raises `InvalidRequest`."""
-    for name in ("cache_type_k", "cache_type_v"):
-        if (asked := getattr(options, name)) not in library.cache_types:
-            raise InvalidRequest(
-                f"{name} is {asked}, which {library.name} does not have.",
-                f"It must be one of {', '.join(library.cache_types)}.",
-                name=name,
-            )
 
 
 def _describe(context: Context, options: EngineOptions) -> dict[str, object]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from localspec.compute import library
-from localspec.compute.context_options import ContextOptions
-from localspec.compute.library import CancelFlag, Context, Headed, Library, Weights
+from localspec.compute.library import Library
 from localspec.decoding.head_drafter import HeadDrafter
 from localspec.decoding.model_drafter import ModelDrafter
 from localspec.decoding.session import Session
@@ -102,14 +101,6 @@ def may_draft(target: Metadata, has_draft: bool, options: EngineOptions) -> bool
     """Whether a head is expected to draft, by what the file's key-values say alone: nothing else is read."""
     wanted = options.head == "on" or (options.head == "auto" and not has_draft)
     return wanted and not options.no_draft and prediction_layers(target) > 0
-
-
-def open_head(
-    weights: Weights, target: Context, options: ContextOptions, cancel: CancelFlag
-) -> library.HeadContext:
-    """A context on the prediction layers of `weights`. Raises `ModelLoadError`."""
-    assert isinstance(weights, Headed), "weights with their head loaded"
-    return weights.open_head(target, options, cancel)
 
 
 def model_drafter(session: Session, n_vocab: int, eog: frozenset[int]) -> ModelDrafter:
