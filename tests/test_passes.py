@@ -85,7 +85,7 @@ def test_a_pass_asks_for_no_row_of_the_pass_before(weights, rows):
             found = context.decode([Span(0, (*TEXTS[0][:3], 7, 7, 7), 0, 3, 3)])
             same(found[0], rows[0][:3])
             context.truncate(0, 0)
-        assert [bool(wanted) for wanted in context._logits[:6]] == [True] * 3 + [False] * 3
+        assert [bool(wanted) for wanted in context.batch.wanted[:6]] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -218,10 +218,10 @@ def test_where_narrow_passes_are_padded_no_fewer_rows_are_computed_than_they_are
         session = Session(context, min_width=2)
         for tokens, marked in (((1, 2, 3, 4), [0, 0, 1, 1]), ((5,), [1, 1])):
             rows = session.forward(tokens)
-            assert len(rows) == 1 and list(context._logits[: len(marked)]) == marked
+            assert len(rows) == 1 and list(context.batch.wanted[: len(marked)]) == marked
         plain = session.forward((6, 7, 8), num_logits=3)
         session.rollback(5)
         for token, row in zip((6, 7, 8), plain, strict=True):
             assert np.allclose(session.forward((token,))[0], row, atol=1e-4)
         session.forward((9,), num_logits=0)
-        assert not context._logits[:2].any()
+        assert not context.batch.wanted[:2].any()
