@@ -34,7 +34,7 @@ def packed_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpacked_options(packed: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a file, None in the place of functions. Raises `InvalidRequest` or `TypeError` for a damaged one."""
+    """The options of a file, None in the place of functions. Raises `InvalidRequest` or `TypeError` where damaged."""
     check_names(packed, AnswerOptions.__annotations__)
     options: dict[str, Any] = {}
     for name, value in packed.items():
@@ -73,7 +73,7 @@ def _packed_field(params: SamplingParams, name: str) -> Any:
 
 
 def _unpacked_field(name: str, value: Any) -> Any:
-    return {token: bias for token, bias in value} if name == "logit_bias" else value
+    return dict(value) if name == "logit_bias" else value
 
 
 def _as_json(name: str, value: Any) -> Any:
