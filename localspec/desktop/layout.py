@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QPalette
 from PySide6.QtWidgets import (
     QCheckBox,
     QHBoxLayout,
@@ -33,14 +34,19 @@ class Layout:
         self.drafting.setToolTip(
             "A small draft proposes tokens that the model checks: faster, with the same output"
         )
-        self.colours = QCheckBox("Mark drafted text")
+        self.colours = QCheckBox("Mark drafted")
         self.colours.setToolTip("Marks what the draft proposed and the model accepted")
         self.settings = QPushButton("Settings…")
         self.progress, self.cancel = QProgressBar(), QPushButton("Cancel")
         self.progress.setRange(0, 1000)
+        self.progress.setMinimumWidth(40)
         self.notice = QLabel()
         self.notice.setWordWrap(True)
         self.notice.setTextFormat(Qt.TextFormat.PlainText)
+        self.notice.setFrameShape(QLabel.Shape.StyledPanel)
+        self.notice.setMargin(6)
+        self.notice.setAutoFillBackground(True)
+        self.notice.setBackgroundRole(QPalette.ColorRole.Base)
         self.notice.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.meter = QLabel()
         self.meter.setWordWrap(True)
@@ -60,13 +66,15 @@ class Layout:
         self.cancel.setVisible(shown)
 
     def _arranged(self) -> QWidget:
-        above, loading, main, column = QHBoxLayout(), QHBoxLayout(), QWidget(), QVBoxLayout()
+        above, loading, below, column = QHBoxLayout(), QHBoxLayout(), QHBoxLayout(), QVBoxLayout()
+        main = QWidget()
         above.addWidget(self.menu)
         above.addWidget(self.model)
         above.addStretch(1)
-        above.addWidget(self.drafting)
-        above.addWidget(self.colours)
         above.addWidget(self.settings)
+        below.addWidget(self.meter, 1)
+        below.addWidget(self.drafting)
+        below.addWidget(self.colours)
         loading.addWidget(self.progress, 1)
         loading.addWidget(self.cancel)
         column.addLayout(above)
@@ -74,7 +82,7 @@ class Layout:
         column.addWidget(self.notice)
         column.addWidget(self.transcript, 1)
         column.addWidget(self.composer)
-        column.addWidget(self.meter)
+        column.addLayout(below)
         column.setContentsMargins(6, 0, 0, 0)
         main.setLayout(column)
         splitter = QSplitter()

@@ -28,7 +28,6 @@ class Markdown:
         self._formatter = HtmlFormatter(
             nowrap=True, noclasses=True, style="github-dark" if dark else "friendly"
         )
-        self._ground = "#1e2228" if dark else "#f3f4f6"
         self._parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
         self._parser.disable("image")  # a picture would be read from this disk
         self._parser.validateLink = lambda url: url.startswith(("http://", "https://"))  # type: ignore[method-assign]
@@ -48,13 +47,29 @@ class Markdown:
         except ClassNotFound:
             lexer = TextLexer(stripnl=False)
         lines = highlight(token.content.rstrip("\n"), lexer, self._formatter).rstrip("\n")
-        style = f"background-color:{self._ground}; margin:0; white-space:pre-wrap"
-        return f'<pre style="{style}">{lines}</pre>'
+        return f"<pre>{lines}</pre>"
+
+
+def style_sheet(dark: bool) -> str:
+    """How Qt draws this HTML."""
+    ground = "#262b33" if dark else "#f0f1f4"
+    return f"""
+        p {{ margin: 6px 0 6px 0 }}
+        p.head {{ margin: 18px 0 0 0; color: gray }}
+        p.asked {{ margin: 4px 40px 4px 0; white-space: pre-wrap; background-color: {ground} }}
+        a.action {{ color: gray; text-decoration: none }}
+        a {{ color: {"#7fb2ff" if dark else "#1a5fb4"} }}
+        pre, code {{ background-color: {ground} }}
+        pre {{ margin: 0; white-space: pre-wrap }}
+        blockquote {{ color: gray; margin: 6px 24px 6px 24px }}
+        h1, h2, h3, h4 {{ margin: 12px 0 4px 0 }}
+        h1 {{ font-size: large }} h2 {{ font-size: large }} h3 {{ font-size: medium }} h4 {{ font-size: medium }}
+    """
 
 
 def plain_html(text: str) -> str:
     """A text as it was typed."""
-    return f'<p style="white-space:pre-wrap">{escape(text)}</p>'
+    return f'<p class="asked">{escape(text)}</p>'
 
 
 def first_block(text: str) -> tuple[int, str]:

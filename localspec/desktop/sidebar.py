@@ -22,6 +22,7 @@ class Sidebar(QWidget):
         new.clicked.connect(self.begun)
         self.list = QListWidget()
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+        self.list.setSpacing(2)
         self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         delete = QAction("Delete", self.list)

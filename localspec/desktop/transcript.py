@@ -10,7 +10,7 @@ from PySide6.QtCore import QUrl, Signal
 from PySide6.QtGui import QColor, QDesktopServices, QPalette, QTextBlockFormat, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QTextBrowser, QWidget
 
-from localspec.desktop.markdown import Markdown, first_block, plain_html
+from localspec.desktop.markdown import Markdown, first_block, plain_html, style_sheet
 from localspec.desktop.shelf import Message
 
 REDRAW_SECONDS = 0.1
@@ -41,6 +41,10 @@ class Transcript(QTextBrowser):
         super().__init__(parent)
         self.setOpenLinks(False)
         self.document().setDocumentMargin(16)
+        self.setPlaceholderText("Ask something below.")
+        font = self.font()
+        font.setPointSizeF(1.1 * font.pointSizeF())
+        self.setFont(font)
         self.anchorClicked.connect(self._follow)
         self.colours = False
         self._parts: deque[_Part] = deque()
@@ -66,11 +70,10 @@ class Transcript(QTextBrowser):
         text, own = message["content"], message["role"] == "user"
         actions = {"edit": "Edit", "copy": "Copy"} if own else {"copy": "Copy", "again": "Regenerate"}
         links = " · ".join(
-            f'<a style="color:gray; text-decoration:none" href="{action}:{index}">{name}</a>'
-            for action, name in actions.items()
+            f'<a class="action" href="{action}:{index}">{name}</a>' for action, name in actions.items()
         )
         name = "You" if own else "Answer"
-        self._parts.append(_Part(f'<p style="margin-top:14px; color:gray"><b>{name}</b> &nbsp; {links}</p>'))
+        self._parts.append(_Part(f'<p class="head"><b>{name}</b> &nbsp; {links}</p>'))
         if own:
             cut = text[:LONGEST_QUESTION]
             rest = f"\n… and {len(text) - len(cut)} more characters" if len(text) > len(cut) else ""
@@ -135,7 +138,14 @@ class Transcript(QTextBrowser):
         if self._settled:
             cursor.insertBlock(QTextBlockFormat(), QTextCharFormat())
         start = cursor.position()
-        cursor.insertHtml(html)
+        if html.startswith("<table"):
+            cursor.insertHtml(html)
+        else:  # the first paragraph would lose its format to the block that is there
+            cursor.insertHtml(f"<p>-</p>{html}")
+            cursor.setPosition(start)
+            cursor.setPosition(start + 2, QTextCursor.MoveMode.KeepAnchor)
+            cursor.removeSelectedText()
+            cursor.movePosition(QTextCursor.MoveOperation.End)
         if self.colours and any(marks):
             self._colour(start, cursor.position(), source, marks)
         if settled:
@@ -168,7 +178,9 @@ class Transcript(QTextBrowser):
         self.clear()
         self._parts.clear()
         self._settled, self._changed, self._redrawn = 0, False, 0.0
-        self._markdown = Markdown(dark=self.palette().color(QPalette.ColorRole.Base).lightness() < 128)
+        dark = self.palette().color(QPalette.ColorRole.Base).lightness() < 128
+        self._markdown = Markdown(dark)
+        self.document().setDefaultStyleSheet(style_sheet(dark))
 
     def _follow(self, url: QUrl) -> None:
         if url.scheme() in ("http", "https"):

@@ -213,7 +213,7 @@ class Window(QMainWindow):
         """Light or dark: code has other colours."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.PaletteChange and hasattr(self, "chat"):
-            self.chat.redraw()
+            QTimer.singleShot(0, self.chat.redraw)  # once all widgets have the new palette
 
     def _end(self) -> None:
         if self._timer.isActive():
