@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from localspec.answers.queue import Ticket
@@ -198,6 +199,7 @@ class _Answer:
             ids,
             drafted=tuple(index < step.num_accepted for index in range(len(ids))),
             logprobs=step.logprobs[: len(ids)],
+            stats=self._stats_so_far(),
         )
         self._drafted += chunk.drafted
         self._logprobs += chunk.logprobs
@@ -206,11 +208,9 @@ class _Answer:
 
     def last(self) -> Chunk:
         """The text that was held back, with the completion."""
-        rest, stats, params = self._text.finish(), self._stats, self._request.params
+        rest, stats, params = self._text.finish(), self._stats_so_far(), self._request.params
         if (stop := self._engine.draft_stop) is not None:
             stats.draft_ended_at = stop.tokens
-        if self._adaptive is None or not self._adaptive.target.knows_plain:
-            stats.plain_seconds = None
         completion = Completion(
             text=self._text.text,
             ids=tuple(self._text.ids),
@@ -233,7 +233,12 @@ class _Answer:
             completion.finish_reason,
             completion.drafting,
         )
-        return Chunk(rest, (), completion)
+        return Chunk(rest, (), completion, stats=stats)
+
+    def _stats_so_far(self) -> Stats:
+        if self._adaptive is None or not self._adaptive.target.knows_plain:
+            return replace(self._stats, plain_seconds=None)
+        return replace(self._stats)
 
 
 def _prompt_logprobs(engine: Engine, request: Request, ticket: Ticket) -> tuple[TokenLogprob | None, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any, Protocol, Unpack, cast
@@ -13,7 +13,7 @@ from localspec.answers.request import AnswerOptions, Completion
 from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
 from localspec.answers.saved_options import missing_functions, overridden
 from localspec.answers.stream import AnswerStream
-from localspec.answers.turn import Message, Turn, first_with_room, room_for_answer, written
+from localspec.answers.turn import Message, Turn, first_with_room, room_for_answer, spoken, written
 from localspec.checks import StrPath, as_integer, check_names, check_when_full
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
@@ -176,6 +176,24 @@ class Conversation:
             conversation._turns = saved.turns
             conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
             conversation.restored += missing_functions(saved.options, defaults)
+        return conversation
+
+    @classmethod
+    def from_messages(
+        cls,
+        llm: Answers,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        when_full: str = "error",
+        **defaults: Unpack[AnswerOptions],
+    ) -> Conversation:
+        """One that goes on behind `messages`, in the form of `Conversation.messages`: also those of another model.
+
+        They are read at the next question. Raises `InvalidRequest` for messages of another form.
+        """
+        system, turns = spoken(messages)
+        conversation = cls(llm, system, when_full=when_full, **defaults)
+        conversation._turns = tuple(turns)
         return conversation
 
     def _answer(

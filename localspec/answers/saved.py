@@ -248,7 +248,9 @@ def _unpacked(packed: list[dict[str, Any]], n_vocab: int) -> tuple[Turn, ...]:
     for index, entry in reversed(list(enumerate(packed))):
         prompt = (*following[: int(entry["shared"])], *entry["prompt"])
         ids, answer = tuple(entry["ids"]), _text(entry["answer"])
-        if not prompt or not all(type(token) is int and 0 <= token < n_vocab for token in (*prompt, *ids)):
+        if (ids and not prompt) or not all(
+            type(token) is int and 0 <= token < n_vocab for token in (*prompt, *ids)
+        ):
             raise ValueError("a token id is outside the vocabulary")
         dropped = entry.get("dropped", 0)
         if type(dropped) is not int or not 0 <= dropped <= index:

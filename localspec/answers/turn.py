@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from localspec.errors import InvalidRequest
 from localspec.text.continuation import Said
+from localspec.text.messages import checked_messages
 
 Message = dict[str, str]
 
@@ -35,6 +37,25 @@ def written(system: str, turns: Iterable[Turn], question: str | None = None) -> 
         yield _message("assistant", turn.answer)
     if question is not None:
         yield _message("user", question)
+
+
+def spoken(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[Turn]]:
+    """System prompt and turns of what `written` wrote; no model has read them. Raises `InvalidRequest`."""
+    said = checked_messages(messages) if messages else []
+    system = said.pop(0)["content"] if said and said[0]["role"] == "system" else ""
+    roles = [message["role"] for message in said]
+    if roles != ["user", "assistant"] * (len(said) // 2):
+        raise InvalidRequest(
+            f"The roles of the messages are {', '.join(roles[:8])}.",
+            "After a system message at most, `user` and `assistant` must take turns, up to an answer.",
+            name="messages",
+        )
+    texts = [message["content"] for message in said]
+    return system, [_unread(*turn) for turn in zip(texts[::2], texts[1::2], strict=True)]
+
+
+def _unread(question: str, answer: str) -> Turn:
+    return Turn(question, answer, 0, Said((), "", (), answer))
 
 
 def _message(role: str, content: str) -> Message:
