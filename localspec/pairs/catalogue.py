@@ -14,6 +14,7 @@ from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
 from localspec.pairs.pairfile import read_pair
 from localspec.system.home import default_home
+from localspec.system.packages import mend
 
 __all__ = [
     "DEFAULT_PAIR",
@@ -23,6 +24,7 @@ __all__ = [
     "Pair",
     "Source",
     "WheelSource",
+    "built_in_folder",
     "own_folder",
     "own_path",
     "pair",
@@ -67,7 +69,7 @@ def pairs(home: Path | None = None) -> list[Pair]:
 
     A pair file outside localspec that cannot be used is left out: `warnings` names it. Raises CatalogueError.
     """
-    built_in = set(_in_folder(_folder()))
+    built_in = set(_in_folder(built_in_folder()))
     found = []
     for name, file in _pair_files(home).items():
         try:
@@ -80,7 +82,7 @@ def pairs(home: Path | None = None) -> list[Pair]:
 
 def warnings(name: str | None = None, home: Path | None = None) -> list[str]:
     """One sentence for each pair file, or folder of them, that is not used; with `name`, for that pair's alone."""
-    used, sentences = dict(_in_folder(_folder())), []
+    used, sentences = dict(_in_folder(built_in_folder())), []
     for folder in _own_folders(home):
         try:
             files = _in_folder(folder)
@@ -102,13 +104,13 @@ def own_folder(home: Path | None = None) -> Path:
 
 def own_path(name: str, home: Path | None = None) -> Path | None:
     """The pair file that the pair comes from, or None for one that is built in."""
-    file = None if name in _in_folder(_folder()) else _pair_files(home).get(name)
+    file = None if name in _in_folder(built_in_folder()) else _pair_files(home).get(name)
     return file if isinstance(file, Path) else None
 
 
 def _fault(name: str, file: Traversable, used: dict[str, Traversable]) -> Iterator[str]:
     if name in used:
-        other = "is built in" if name in _in_folder(_folder()) else f"is in {used[name]}"
+        other = "is built in" if name in _in_folder(built_in_folder()) else f"is in {used[name]}"
         yield f"The pair file {file} is not used: another pair named {name} {other}."
         return
     try:
@@ -119,7 +121,7 @@ def _fault(name: str, file: Traversable, used: dict[str, Traversable]) -> Iterat
 
 def _pair_files(home: Path | None) -> dict[str, Traversable]:
     """Pair files by name; where a name occurs twice, the first counts."""
-    files = dict(_in_folder(_folder()))
+    files = dict(_in_folder(built_in_folder()))
     for folder in _own_folders(home):
         with suppress(OSError):
             for name, file in _in_folder(folder).items():
@@ -147,7 +149,8 @@ def _own_folders(home: Path | None) -> Iterator[Path]:
             yield path.absolute()
 
 
-def _folder() -> Traversable:
+def built_in_folder() -> Traversable:
+    """The folder of the built-in pair files. Raises CatalogueError."""
     try:
         return importlib.resources.files("localspec_models")
     except ModuleNotFoundError:
@@ -156,7 +159,7 @@ def _folder() -> Traversable:
         if not (beside / f"{DEFAULT_PAIR}.toml").is_file():
             raise CatalogueError(
                 "The catalogue of pairs (package localspec_models) is missing.",
-                "Reinstall localspec.",
+                mend("Reinstall localspec.", "localspec"),
                 path=str(beside),
             ) from None
         return beside
