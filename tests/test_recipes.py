@@ -125,7 +125,7 @@ def test_structured_answers_are_whole_objects(kitchen: Kitchen) -> None:
 
 def test_the_loops_call_a_tool(kitchen: Kitchen) -> None:
     assert re.search(r"^read_file: (3|31) characters$", run(of("FILES ="), kitchen), re.M)
-    assert "'name': 'temperature', 'args': {'city':" in run(of("bind_tools"), kitchen)
+    assert re.search(r"^temperature \{'city': '(Rome|Oslo)'\}$", run(of("bind_tools"), kitchen), re.M)
 
 
 def test_a_predicted_output_is_drafted_from(kitchen: Kitchen) -> None:
