@@ -29,7 +29,7 @@ from localspec.plugins import llm_tool
 from localspec.store.store import Store
 
 from .dockit import ROOT
-from .scripted_llm import QWEN, ScriptedLLM
+from .scripted_llm import QWEN, R1, ScriptedLLM
 from .tinygguf import write_llama, write_pair
 
 FAST: dict[str, Any] = {"threads": 1, "temperature": 0, "max_tokens": 20}
@@ -313,6 +313,21 @@ def test_the_async_model_answers_alike(model: llm.Model, async_model: llm.AsyncM
     assert 0 < usage.output <= 20
 
 
+def test_two_async_answers_at_once_and_a_conversation(async_model: llm.AsyncModel) -> None:
+    async def ask() -> list[str]:
+        both = [async_model.prompt("hello there", **FAST) for _ in "ab"]
+        texts = await asyncio.gather(*(response.text() for response in both))
+        talk = async_model.conversation()
+        await talk.prompt("hello there", **FAST).text()
+        second = talk.prompt("again", **FAST)
+        await second.text()
+        assert (await second.usage()).details["prompt_tokens_details"]["cached_tokens"] > 0
+        return list(texts)
+
+    first, second = asyncio.run(ask())
+    assert first == second
+
+
 def test_a_cancelled_task_ends_its_answer(async_model: llm.AsyncModel) -> None:
     async def leave() -> str:
         response = async_model.prompt("hello there", **{**FAST, "max_tokens": 1500, "min_p": 0.0})
@@ -410,6 +425,16 @@ def test_an_answer_in_a_form_is_not_thought_about(model: llm.Model, scripted: Sc
     assert model.prompt("Which?", schema=FORM).text() == '{"size": "small"}'
     assert scripted.calls[0]["json_schema"] == FORM
     assert scripted.prompts[0].endswith("<think>\n\n</think>\n\n")
+
+
+def test_a_template_that_opens_the_thoughts(model: llm.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Scripted(R1, "hm</think>\n\nYes.", '{"size": "small"}')
+    monkeypatch.setattr(llm_tool.HELD, "get", lambda _name, _options: engine)
+    response = model.prompt("Is it?")
+    assert response.text() == "Yes."
+    assert [event.chunk for event in response.stream_events() if event.type == "reasoning"] == ["hm"]
+    assert model.prompt("Which?", schema=FORM).text() == '{"size": "small"}'
+    assert engine.prompts[1].endswith("<think>\n\n</think>\n\n")
 
 
 def test_tools_beside_a_form_are_refused(model: llm.Model, scripted: Scripted) -> None:
