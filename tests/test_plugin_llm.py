@@ -185,22 +185,6 @@ def test_a_conversation_is_not_read_again_and_answers_as_a_fresh_engine(model: l
     assert usage.input > before.input
 
 
-def test_a_repeated_system_prompt_is_said_once(model: llm.Model) -> None:
-    talk = model.conversation()
-    talk.prompt("hello", system="Be kind.", **FAST).text()
-    second = talk.prompt("again", system="Be kind.", **FAST)
-    second.text()
-    said = llm_tool.HELD.get("tiny", {"threads": 1}).render(
-        [
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": talk.responses[0].text()},
-            {"role": "user", "content": "again"},
-        ]
-    )
-    assert second.usage().input == len(said)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_schema_holds_and_chunks_join_to_the_whole(model: llm.Model, stream: bool) -> None:
     response = model.prompt("Which size?", schema=FORM, stream=stream, **{**FAST, "max_tokens": 200})
