@@ -210,6 +210,16 @@ def test_an_answer_that_is_dropped_frees_the_engine(model: llm.Model) -> None:
     assert model.prompt("again", **FAST).text()
 
 
+def test_an_answer_that_others_end_is_no_answer(model: llm.Model) -> None:
+    response = model.prompt("hello there", **{**FAST, "max_tokens": 400})
+    chunks = iter(response)
+    next(chunks)
+    llm_tool.HELD.get("tiny", {"threads": 1}).cancel()
+    with pytest.raises(llm.ModelError, match="was cancelled"):
+        list(chunks)
+    assert model.prompt("again", **FAST).text()
+
+
 def test_other_options_of_the_load_load_it_again(model: llm.Model) -> None:
     model.prompt("hello", **FAST).text()
     first = llm_tool.HELD.get("tiny", {"threads": 1})
