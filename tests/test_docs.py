@@ -52,6 +52,8 @@ PAIR = "qwen2.5-coder-1.5b"
 """What the pages run; here a tiny pair takes its place."""
 ADDRESS = "http://127.0.0.1:8080"
 """Where the pages have their server."""
+RECIPES = "docs/recipes.md"
+"""Its Python runs in `test_recipes.py`."""
 LONGEST_FRONT_PAGE = 120
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type)}
 PUBLIC = {
@@ -368,7 +370,7 @@ def test_names_that_are_not_public_are_found() -> None:
     assert faults(Block("page", 1, "python", text)) == ["localspec.nothing", "localspec.llm.LLM"]
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=str)
+@pytest.mark.parametrize("block", [each for each in PYTHON if each.page != RECIPES], ids=str)
 def test_python_runs(block: Block, place: Place, serving: Running) -> None:
     done = place.run(block.text.replace(PAIR, "tiny").replace(ADDRESS, serving.url))
     assert done.returncode == 0, done.stderr

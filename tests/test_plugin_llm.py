@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,16 @@ import pytest
 from click.testing import CliRunner
 from llm.cli import cli
 
-from localspec import LLM, SamplingParams
+from localspec import LLM, AnswerOptions, EngineOptions, LoadOptions, SamplingParams
 from localspec.cli import main
 from localspec.errors import EngineBusy
+from localspec.pairs.pins import Pins, hub_model, pinned_pair
 from localspec.plugins import llm_tool
+from localspec.store.store import Store
 
 from .dockit import ROOT
-from .scripted_llm import QWEN, ScriptedLLM
-from .tinygguf import write_pair
+from .scripted_llm import QWEN, R1, ScriptedLLM
+from .tinygguf import write_llama, write_pair
 
 FAST: dict[str, Any] = {"threads": 1, "temperature": 0, "max_tokens": 20}
 AS_FLAGS = [text for name, value in FAST.items() for text in ("-o", name, str(value))]
@@ -57,8 +61,9 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():
             patch.setenv(name, value)
-        done = CliRunner().invoke(main, ["add", "tiny", "-m", str(target), "-md", str(draft)])
-        assert done.exit_code == 0, done.output
+        for pair in (["tiny", "-m", str(target), "-md", str(draft)], ["other", "-m", str(draft)]):
+            done = CliRunner().invoke(main, ["add", *pair])
+            assert done.exit_code == 0, done.output
         yield Tool({**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"})
         llm_tool.HELD.close()
 
@@ -180,22 +185,6 @@ def test_a_conversation_is_not_read_again_and_answers_as_a_fresh_engine(model: l
     assert usage.input > before.input
 
 
-def test_a_repeated_system_prompt_is_said_once(model: llm.Model) -> None:
-    talk = model.conversation()
-    talk.prompt("hello", system="Be kind.", **FAST).text()
-    second = talk.prompt("again", system="Be kind.", **FAST)
-    second.text()
-    said = llm_tool.HELD.get("tiny", {"threads": 1}).render(
-        [
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": talk.responses[0].text()},
-            {"role": "user", "content": "again"},
-        ]
-    )
-    assert second.usage().input == len(said)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_schema_holds_and_chunks_join_to_the_whole(model: llm.Model, stream: bool) -> None:
     response = model.prompt("Which size?", schema=FORM, stream=stream, **{**FAST, "max_tokens": 200})
@@ -221,6 +210,16 @@ def test_an_answer_that_is_dropped_frees_the_engine(model: llm.Model) -> None:
     assert model.prompt("again", **FAST).text()
 
 
+def test_an_answer_that_others_end_is_no_answer(model: llm.Model) -> None:
+    response = model.prompt("hello there", **{**FAST, "max_tokens": 400})
+    chunks = iter(response)
+    next(chunks)
+    llm_tool.HELD.get("tiny", {"threads": 1}).cancel()
+    with pytest.raises(llm.ModelError, match="was cancelled"):
+        list(chunks)
+    assert model.prompt("again", **FAST).text()
+
+
 def test_other_options_of_the_load_load_it_again(model: llm.Model) -> None:
     model.prompt("hello", **FAST).text()
     first = llm_tool.HELD.get("tiny", {"threads": 1})
@@ -233,6 +232,52 @@ def test_other_options_of_the_load_load_it_again(model: llm.Model) -> None:
     with pytest.raises(EngineBusy):
         llm_tool.HELD.get("tiny", {"threads": 1})
     assert "".join(chunks)
+
+
+def test_a_second_model_stays_beside_the_first_while_memory_lasts(
+    model: llm.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = llm.get_model("localspec/other")
+    model.prompt("hello", **FAST).text()
+    other.prompt("hello", **FAST).text()
+    both = [llm_tool.HELD.get(name, {"threads": 1}) for name in ("tiny", "other")]
+    assert all(each.loaded for each in both)
+    monkeypatch.setattr("localspec.engine.memory.free_memory", lambda: 0 if both[0].loaded else 2**40)
+    assert other.prompt("hello", n_ctx=512, **FAST).text()
+    assert not any(each.loaded for each in both)
+    monkeypatch.setattr("localspec.engine.memory.free_memory", lambda: 0)
+    with pytest.raises(llm.ModelError, match=r"0 bytes|0 B|are free"):
+        model.prompt("hello", **FAST).text()
+
+
+def test_a_model_that_was_pulled_from_a_hub_is_one_too(model: llm.Model, tmp_path: Path) -> None:
+    file = write_llama(tmp_path / "hub-Q8_0.gguf", seed=3)
+    body = file.read_bytes()
+    target = hub_model("org/repo", "c" * 40, [(file.name, len(body), hashlib.sha256(body).hexdigest())])
+    store = Store()
+    Pins(store.home).put(pinned_pair("org/repo:Q8_0", "mit", target))
+    place = store.place_of(target)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(body)
+    pulled = llm.get_model("localspec/org/repo:Q8_0")
+    assert str(pulled) == "localspec: localspec/org/repo:Q8_0"
+    with LLM.from_files(file, threads=1) as engine:
+        expected = engine.generate([{"role": "user", "content": "hello"}], temperature=0, max_tokens=20).text
+    assert pulled.prompt("hello", **FAST).text() == expected
+
+
+def test_the_options_are_the_apis_and_tell_its_defaults() -> None:
+    offered = llm_tool.LocalspecModel.Options.model_fields
+    known = {*LoadOptions.__annotations__, *AnswerOptions.__annotations__, "enable_thinking"}
+    assert set(offered) <= known
+    defaults = {field.name: field.default for field in [*fields(SamplingParams), *fields(EngineOptions)]}
+    told = {
+        name: found[1]
+        for name, field in offered.items()
+        if (found := re.search(r"\(([\d.]+)\)$", field.description or ""))
+    }
+    assert {"temperature", "top_k", "n_ctx"} <= set(told)
+    assert told == {name: f"{defaults[name]:g}" for name in told}
 
 
 def test_threads_share_one_loaded_model(model: llm.Model) -> None:
@@ -260,6 +305,21 @@ def test_the_async_model_answers_alike(model: llm.Model, async_model: llm.AsyncM
     joined, text, usage = asyncio.run(answer())
     assert joined == text == model.prompt("hello there", **FAST).text()
     assert 0 < usage.output <= 20
+
+
+def test_two_async_answers_at_once_and_a_conversation(async_model: llm.AsyncModel) -> None:
+    async def ask() -> list[str]:
+        both = [async_model.prompt("hello there", **FAST) for _ in "ab"]
+        texts = await asyncio.gather(*(response.text() for response in both))
+        talk = async_model.conversation()
+        await talk.prompt("hello there", **FAST).text()
+        second = talk.prompt("again", **FAST)
+        await second.text()
+        assert (await second.usage()).details["prompt_tokens_details"]["cached_tokens"] > 0
+        return list(texts)
+
+    first, second = asyncio.run(ask())
+    assert first == second
 
 
 def test_a_cancelled_task_ends_its_answer(async_model: llm.AsyncModel) -> None:
@@ -359,6 +419,16 @@ def test_an_answer_in_a_form_is_not_thought_about(model: llm.Model, scripted: Sc
     assert model.prompt("Which?", schema=FORM).text() == '{"size": "small"}'
     assert scripted.calls[0]["json_schema"] == FORM
     assert scripted.prompts[0].endswith("<think>\n\n</think>\n\n")
+
+
+def test_a_template_that_opens_the_thoughts(model: llm.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Scripted(R1, "hm</think>\n\nYes.", '{"size": "small"}')
+    monkeypatch.setattr(llm_tool.HELD, "get", lambda _name, _options: engine)
+    response = model.prompt("Is it?")
+    assert response.text() == "Yes."
+    assert [event.chunk for event in response.stream_events() if event.type == "reasoning"] == ["hm"]
+    assert model.prompt("Which?", schema=FORM).text() == '{"size": "small"}'
+    assert engine.prompts[1].endswith("<think>\n\n</think>\n\n")
 
 
 def test_tools_beside_a_form_are_refused(model: llm.Model, scripted: Scripted) -> None:

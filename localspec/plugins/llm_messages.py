@@ -11,18 +11,9 @@ from llm.parts import Message, Part, ReasoningPart, TextPart, ToolCallPart, Tool
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """OpenAI's messages. A system prompt that only repeats the one before is left out: `llm` gives it with each turn.
-
-    Raises `llm.ModelError` for a part that is no text.
-    """
+    """OpenAI's messages. Raises `llm.ModelError` for a part that is no text."""
     plain: list[dict[str, Any]] = []
-    system = None
     for message in messages:
-        if message.role == "system":
-            text = _text(message.parts)
-            if text == system:
-                continue
-            system = text
         plain += _results(message.parts) if message.role == "tool" else [_plain(message)]
     return plain
 

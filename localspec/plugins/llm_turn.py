@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import llm
-from llm.models import Prompt, _BaseResponse
 from llm.parts import StreamEvent
 
 import localspec
@@ -28,7 +27,7 @@ class Turn:
     Raises `llm.ModelError`, and what `LLM.render` raises.
     """
 
-    def __init__(self, model: localspec.LLM, prompt: Prompt) -> None:
+    def __init__(self, model: localspec.LLM, prompt: llm.Prompt) -> None:
         settings = prompt.options
         assert isinstance(settings, AnswerSettings)
         tools = [_function(tool) for tool in prompt.tools]
@@ -62,7 +61,7 @@ class Turn:
             yield from self._events(*self._splitter.finish())
             yield from map(self._event, self._parser.finish() if self._parser else ())
 
-    def conclude(self, response: _BaseResponse) -> None:
+    def conclude(self, response: llm.Response | llm.AsyncResponse) -> None:
         """Tell the response what the answer cost and which tools it calls.
 
         Raises `llm.ModelError` for an answer that was ended by others, and for a call that is not whole.
