@@ -30,6 +30,7 @@ class Chat:
         ui.sidebar.removed.connect(self.remove)
         ui.composer.asked.connect(self.ask)
         ui.transcript.acted.connect(self._act)
+        ui.sidebar.fill(talks)
         self.begin()
 
     def begin(self) -> None:
@@ -41,7 +42,7 @@ class Chat:
         """Show this one. A running answer of another one goes on."""
         self.talk = talk
         self._ui.composer.clear_extras()
-        self._ui.sidebar.fill(self.talks, talk)
+        self._ui.sidebar.select(talk)
         self.redraw()
 
     def remove(self, talk: Talk) -> None:
@@ -50,6 +51,7 @@ class Chat:
             self._ui.say("This conversation is being answered. Stop the answer before.")
             return
         self.talks.remove(talk)
+        self._ui.sidebar.fill(self.talks)
         self._worker.submit(lambda job: self._session.forget(talk.key))
         self.open(Talk() if talk is self.talk else self.talk)
 
@@ -89,10 +91,9 @@ class Chat:
         """Ask in the place of message `place` and of all behind it."""
         talk, session, system = self.talk, self._session, self._settings.system
         earlier = talk.messages[:place]
-        options: AnswerOptions = {
-            "temperature": self._settings.temperature,
-            "draft_tokens": "auto" if self._settings.drafting else "off",
-        }
+        options: AnswerOptions = {"temperature": self._settings.temperature}
+        if not self._settings.drafting:
+            options["draft_tokens"] = "off"
         job = self._worker.submit(
             lambda job: session.answer(job, talk.key, earlier, question, system, options)
         )
@@ -138,7 +139,8 @@ class Chat:
             return
         answer.finish(event.messages)
         self.talks[:] = [answer.talk, *(talk for talk in self.talks if talk is not answer.talk)]
-        self._ui.sidebar.fill(self.talks, self.talk)
+        self._ui.sidebar.fill(self.talks)
+        self._ui.sidebar.select(self.talk)
         if answer.talk is self.talk:
             self._ui.transcript.end()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QKeyEvent, QTextCursor
 from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
@@ -82,6 +82,7 @@ class Composer(QWidget):
         self.clear_extras()
         self.replaces = index
         self.input.setPlainText(text)
+        self.input.moveCursor(QTextCursor.MoveOperation.End)
         self.input.setFocus()
         self._tell()
 
