@@ -72,6 +72,8 @@ class Chat:
             composer.input.clear()
             composer.clear_extras()
             self._ask(question, len(self.talk.messages) if place is None else place)
+        elif question and not self.has_model:
+            self._ui.say("No model is ready yet: wait for it, or choose one above.")
 
     def stop(self) -> None:
         """End the answer that runs; what it said stays."""
@@ -98,10 +100,17 @@ class Chat:
             lambda job: session.answer(job, talk.key, earlier, question, system, options)
         )
         self.answer = Answer(talk, earlier, question, job)
+        talk.asked = question
+        self._list_first(talk)
         self._ui.say("")
         self._ui.meter.setText("Reading the question…")
         self.redraw()
         self.show_state()
+
+    def _list_first(self, talk: Talk) -> None:
+        self.talks[:] = [talk, *(each for each in self.talks if each is not talk)]
+        self._ui.sidebar.fill(self.talks)
+        self._ui.sidebar.select(self.talk)
 
     def _act(self, action: str, index: int) -> None:
         """What the links at a message do."""
@@ -138,9 +147,7 @@ class Chat:
             self._take_back(answer)
             return
         answer.finish(event.messages)
-        self.talks[:] = [answer.talk, *(talk for talk in self.talks if talk is not answer.talk)]
-        self._ui.sidebar.fill(self.talks)
-        self._ui.sidebar.select(self.talk)
+        self._list_first(answer.talk)
         if answer.talk is self.talk:
             self._ui.transcript.end()
 
@@ -157,6 +164,9 @@ class Chat:
 
     def _take_back(self, answer: Answer) -> None:
         """The question was not answered: it can be asked again, and nothing was lost."""
+        if not answer.talk.messages:
+            self.talks.remove(answer.talk)
+            self._ui.sidebar.fill(self.talks)
         if answer.talk is self.talk:
             self.redraw()
             if not self._ui.composer.input.toPlainText():

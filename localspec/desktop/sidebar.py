@@ -48,7 +48,7 @@ class Sidebar(QWidget):
 
     def select(self, talk: Talk) -> None:
         """This one is shown; none is selected where it is new."""
-        self.list.setCurrentItem(None)
+        self.list.setCurrentRow(-1)
         for item in (self.list.item(row) for row in range(self.list.count())):
             if item.data(_TALK) is talk:
                 self.list.setCurrentItem(item)
