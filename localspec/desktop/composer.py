@@ -46,6 +46,7 @@ class Composer(QWidget):
         self.input.setFixedHeight(76)
         self.input.entered.connect(self.asked)
         self.about = QLabel()
+        self.about.setWordWrap(True)
         self.drop = QPushButton("Remove")
         self.drop.clicked.connect(self.clear_extras)
         self.attach = QPushButton("Attach…")
