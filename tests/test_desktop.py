@@ -722,6 +722,9 @@ def test_a_conversation_goes_on_from_messages(files, tmp_path):
         with pytest.raises(InvalidRequest, match="take turns"):
             Conversation.from_messages(llm, talk.messages[1:2])
         assert Conversation.from_messages(llm, []).messages == []
+        nul = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\0c"}]
+        odd = Conversation.from_messages(llm, nul, **greedy)
+        assert odd.messages == nul and list(odd.ask("d"))[-1].completion.ids
 
 
 def test_every_chunk_has_the_counters_so_far(files):
