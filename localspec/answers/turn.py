@@ -50,7 +50,9 @@ def spoken(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[Turn]]:
             "After a system message at most, `user` and `assistant` must take turns, up to an answer.",
             name="messages",
         )
-    texts = [message["content"] for message in said]
+    # As they are: an answer's NULs are only replaced where the model reads it.
+    given = [message["content"] for message in messages[len(messages) - len(said) :]]
+    texts = [text if isinstance(text, str) else one["content"] for text, one in zip(given, said, strict=True)]
     return system, [_unread(*turn) for turn in zip(texts[::2], texts[1::2], strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 from PySide6.QtWidgets import QApplication
 
@@ -16,7 +17,8 @@ def run(model: str = "") -> int:
     app = QApplication([sys.argv[0]])
     app.setApplicationName("localspec")
     app.setQuitOnLastWindowClosed(False)  # the window says when everything is saved
-    window = Window(default_home(), model)
+    file = Path(model).expanduser()
+    window = Window(default_home(), str(file.absolute()) if model and file.is_file() else model)
     window.gone.connect(app.quit)
     for name in (signal.SIGINT, signal.SIGTERM):  # Python gets to them at the window's next tick
         signal.signal(name, lambda *_: window.close())

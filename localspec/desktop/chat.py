@@ -30,6 +30,7 @@ class Chat:
         ui.sidebar.removed.connect(self.remove)
         ui.composer.asked.connect(self.ask)
         ui.transcript.acted.connect(self._act)
+        ui.sidebar.fill(talks)
         self.begin()
 
     def begin(self) -> None:
@@ -41,7 +42,7 @@ class Chat:
         """Show this one. A running answer of another one goes on."""
         self.talk = talk
         self._ui.composer.clear_extras()
-        self._ui.sidebar.fill(self.talks, talk)
+        self._ui.sidebar.select(talk)
         self.redraw()
 
     def remove(self, talk: Talk) -> None:
@@ -50,6 +51,7 @@ class Chat:
             self._ui.say("This conversation is being answered. Stop the answer before.")
             return
         self.talks.remove(talk)
+        self._ui.sidebar.fill(self.talks)
         self._worker.submit(lambda job: self._session.forget(talk.key))
         self.open(Talk() if talk is self.talk else self.talk)
 
@@ -70,6 +72,8 @@ class Chat:
             composer.input.clear()
             composer.clear_extras()
             self._ask(question, len(self.talk.messages) if place is None else place)
+        elif question and not self.has_model:
+            self._ui.say("No model is ready yet: wait for it, or choose one above.")
 
     def stop(self) -> None:
         """End the answer that runs; what it said stays."""
@@ -89,18 +93,24 @@ class Chat:
         """Ask in the place of message `place` and of all behind it."""
         talk, session, system = self.talk, self._session, self._settings.system
         earlier = talk.messages[:place]
-        options: AnswerOptions = {
-            "temperature": self._settings.temperature,
-            "draft_tokens": "auto" if self._settings.drafting else "off",
-        }
+        options: AnswerOptions = {"temperature": self._settings.temperature}
+        if not self._settings.drafting:
+            options["draft_tokens"] = "off"
         job = self._worker.submit(
             lambda job: session.answer(job, talk.key, earlier, question, system, options)
         )
         self.answer = Answer(talk, earlier, question, job)
+        talk.asked = question
+        self._list_first(talk)
         self._ui.say("")
         self._ui.meter.setText("Reading the question…")
         self.redraw()
         self.show_state()
+
+    def _list_first(self, talk: Talk) -> None:
+        self.talks[:] = [talk, *(each for each in self.talks if each is not talk)]
+        self._ui.sidebar.fill(self.talks)
+        self._ui.sidebar.select(self.talk)
 
     def _act(self, action: str, index: int) -> None:
         """What the links at a message do."""
@@ -137,8 +147,7 @@ class Chat:
             self._take_back(answer)
             return
         answer.finish(event.messages)
-        self.talks[:] = [answer.talk, *(talk for talk in self.talks if talk is not answer.talk)]
-        self._ui.sidebar.fill(self.talks, self.talk)
+        self._list_first(answer.talk)
         if answer.talk is self.talk:
             self._ui.transcript.end()
 
@@ -155,6 +164,9 @@ class Chat:
 
     def _take_back(self, answer: Answer) -> None:
         """The question was not answered: it can be asked again, and nothing was lost."""
+        if not answer.talk.messages:
+            self.talks.remove(answer.talk)
+            self._ui.sidebar.fill(self.talks)
         if answer.talk is self.talk:
             self.redraw()
             if not self._ui.composer.input.toPlainText():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QKeyEvent, QTextCursor
 from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
@@ -46,6 +46,7 @@ class Composer(QWidget):
         self.input.setFixedHeight(76)
         self.input.entered.connect(self.asked)
         self.about = QLabel()
+        self.about.setWordWrap(True)
         self.drop = QPushButton("Remove")
         self.drop.clicked.connect(self.clear_extras)
         self.attach = QPushButton("Attach…")
@@ -82,6 +83,7 @@ class Composer(QWidget):
         self.clear_extras()
         self.replaces = index
         self.input.setPlainText(text)
+        self.input.moveCursor(QTextCursor.MoveOperation.End)
         self.input.setFocus()
         self._tell()
 

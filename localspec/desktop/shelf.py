@@ -20,17 +20,19 @@ TITLE = 60
 class Talk:
     """A conversation: questions and answers in turn. key: the name of its file.
 
-    marks: by the index of an answer of this run, which of its characters were drafted; not on the disk.
+    asked: the first question, while it has no answer yet. marks: by the index of an answer, which of its characters
+    were drafted. Neither is on the disk.
     """
 
     key: str = field(default_factory=lambda: f"{time.time_ns()}-{secrets.token_hex(3)}")
     messages: list[Message] = field(default_factory=list)
+    asked: str = ""
     marks: dict[int, list[bool]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
         """The beginning of the first question."""
-        text = " ".join(self.messages[0]["content"].split()) if self.messages else "New conversation"
+        text = " ".join((self.messages[0]["content"] if self.messages else self.asked).split())
         return text if len(text) <= TITLE else f"{text[:TITLE]}…"
 
 

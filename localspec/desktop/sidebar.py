@@ -37,7 +37,7 @@ class Sidebar(QWidget):
         layout.addWidget(new)
         layout.addWidget(self.list, 1)
 
-    def fill(self, talks: list[Talk], current: Talk) -> None:
+    def fill(self, talks: list[Talk]) -> None:
         """Show these, newest first."""
         self.list.clear()
         for talk in talks:
@@ -45,7 +45,12 @@ class Sidebar(QWidget):
             item.setToolTip(talk.title)
             item.setData(_TALK, talk)
             self.list.addItem(item)
-            if talk is current:
+
+    def select(self, talk: Talk) -> None:
+        """This one is shown; none is selected where it is new."""
+        self.list.setCurrentRow(-1)
+        for item in (self.list.item(row) for row in range(self.list.count())):
+            if item.data(_TALK) is talk:
                 self.list.setCurrentItem(item)
 
     def _remove(self) -> None:

@@ -128,6 +128,7 @@ class Transcript(QTextBrowser):
 
     def _insert(self, html: str, source: str, marks: list[bool], *, settled: bool = True) -> None:
         """Behind what is settled, in the place of what is not."""
+        html = html or "<p></p>"  # of blanks
         bar = self.verticalScrollBar()
         follows = bar.value() >= bar.maximum() - 8
         cursor = QTextCursor(self.document())

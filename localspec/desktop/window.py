@@ -20,6 +20,7 @@ from localspec.desktop.session import Session
 from localspec.desktop.settings import read_settings
 from localspec.desktop.shelf import Shelf
 from localspec.desktop.worker import Job, Worker
+from localspec.errors import MemoryShort, NotDownloaded, PromptTooLong
 
 TICK_MS = 30
 MOST_EVENTS = 100
@@ -28,6 +29,13 @@ CLOSING_MS = 10_000
 """How long a window that was closed waits for what still runs."""
 NARROW = 720
 """Pixels below which the conversations and some words are hidden."""
+
+_REMEDIES = {
+    NotDownloaded: "Choose it once more to download it.",
+    MemoryShort: "Choose a smaller model or, in the settings, a smaller context; or close other programs.",
+    PromptTooLong: "Shorten it, or choose a larger context in the settings.",
+}
+"""In the words of the window, where an application is told something else."""
 
 
 class Window(QMainWindow):
@@ -185,8 +193,9 @@ class Window(QMainWindow):
         elif isinstance(event.error, LoadCancelled):
             return  # of a load that another one took the place of
         self.chat.take_failure(event.job)
-        error = event.error
-        self.ui.say(str(error) if isinstance(error, LocalspecError) else f"{type(error).__name__}: {error}")
+        self.ui.say(_sentence(event.error))
+        if isinstance(event.error, NotDownloaded):
+            self.choose_model()
 
     # The window itself
 
@@ -198,9 +207,8 @@ class Window(QMainWindow):
         self._is_closing = True
         self.stop()
         self.settings.width, self.settings.height = self.width(), self.height()
-        self._remember()
-        self._lister.submit(lambda job: None)
-        self._worker.submit(lambda job: self._session.close())
+        self._remember()  # and once that is done:
+        self._lister.submit(lambda job: self._worker.submit(lambda job: self._session.close()))
         QTimer.singleShot(CLOSING_MS, self._end)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -219,3 +227,9 @@ class Window(QMainWindow):
         if self._timer.isActive():
             self._timer.stop()
             self.gone.emit()
+
+
+def _sentence(error: Exception) -> str:
+    if not isinstance(error, LocalspecError):
+        return f"{type(error).__name__}: {error}. This was not expected."
+    return f"{error.message} {_REMEDIES.get(type(error), error.remedy)}".strip()

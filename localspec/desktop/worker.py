@@ -10,7 +10,7 @@ from queue import SimpleQueue
 class Job:
     """Something that the window wants done. `cancel` works from any thread and at any moment, also before it begins."""
 
-    def __init__(self, work: Callable[[Job], None]) -> None:
+    def __init__(self, work: Callable[[Job], object]) -> None:
         self.work = work
         self.cancelled = False
         self._end: Callable[[], object] = lambda: None
@@ -39,7 +39,7 @@ class Worker:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         threading.Thread(target=self._run, name="localspec window", daemon=True).start()
 
-    def submit(self, work: Callable[[Job], None]) -> Job:
+    def submit(self, work: Callable[[Job], object]) -> Job:
         """Do that after what was submitted before."""
         job = Job(work)
         self._jobs.put(job)
