@@ -18,7 +18,7 @@ INTERVAL = 0.1
 DRAFTED = "background-color: rgba(64, 160, 96, 0.3)"
 # In `$...$` of an answer a notebook would see formulas.
 _BEGIN = (
-    '<div class="tex2jax_ignore mathjax_ignore"><div style="white-space: pre-wrap; font-family: inherit">'
+    '<div class="tex2jax_ignore mathjax_ignore"><div style="white-space: pre-wrap; font-family: monospace">'
 )
 _LEGEND = f'<span style="{DRAFTED}">coloured</span>: drafted, and kept by the target'
 

@@ -20,7 +20,7 @@ from localspec.measure.prompts import builtin_prompts, choose
 from localspec.measure.report import report
 from localspec.system.progress import Progress, ProgressCallback, Stage
 
-_CELL = "text-align: {}; white-space: nowrap"
+_CELL = "text-align: {}; white-space: nowrap; padding: 0.1em 0.6em"
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,7 +120,8 @@ def _text(table: Table) -> Iterator[str]:
 
 def _html(table: Table) -> str:
     rows = [_row("th", table.headings), *(_row("td", row) for row in table.rows)]
-    return f"<table><caption>{escape(table.title)}</caption>{''.join(rows)}</table>"
+    title = f'<caption style="text-align: left">{escape(table.title)}</caption>'
+    return f"<table>{title}{''.join(rows)}</table>"
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
