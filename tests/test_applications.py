@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def display():
 
 @pytest.fixture(params=["tk", "qt"])
 def drive(request, display, tmp_path):
+    assert find_spec("_tkinter"), "tkinter is missing. On Debian and Ubuntu: apt-get install python3-tk."
+
     def drive(scenario, *models):
         """What the driver says; the process must end well and in silence."""
         env = {**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb", "XDG_RUNTIME_DIR": str(tmp_path)}

@@ -26,7 +26,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PUBLIC_NAMES = {
     "LLM", "AnswerOptions", "AnswerStream", "AsyncLLM", "Chunk", "Completion", "Conversation", "EngineOptions",
     "LoadCancelled", "LoadOptions", "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams",
-    "Progress", "Stage", "ToolCallParser", "__version__", "memory_needed", "pull",
+    "BenchResult", "Progress", "Stage", "ToolCallParser", "__version__", "bench", "memory_needed", "pull",
 }  # fmt: skip
 LINT_IMPORTS = (
     "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"

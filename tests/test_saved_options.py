@@ -7,10 +7,12 @@ import math
 import zipfile
 from types import MappingProxyType
 
+import click
 import numpy as np
 import pytest
 
 from localspec import LLM, Conversation, SamplingParams
+from localspec.cli.options import model_options
 from localspec.errors import ConversationFileError, InvalidRequest
 
 from .tinygguf import write_pair
@@ -32,6 +34,15 @@ def again(llm, talk, path, **options):
 
 def say(stream):
     return list(stream)[-1].completion
+
+
+def typed(*flags):
+    """The options of a command that was given these."""
+    found = []
+    click.command("any")(model_options(lambda options: found.append(options))).main(
+        flags, standalone_mode=False
+    )
+    return found[0]
 
 
 def header_of(path):
@@ -105,6 +116,15 @@ def test_what_is_given_at_the_load_goes_before(llm, tmp_path):
     }
     with pytest.raises(InvalidRequest, match="colour"):
         Conversation.load(llm, tmp_path / "c", colour=3)
+
+
+def test_in_the_terminal_the_options_of_the_command_hold_and_none_that_were_saved(llm, tmp_path):
+    talk = llm.conversation(grammar='root ::= "a"', seed=3, stop="x", verify="rejection", draft_tokens=1)
+    for flags in ([], ["--json-schema", '{"type": "integer"}', "-n", "5"]):
+        options = typed(*flags).conversation()
+        loaded = again(llm, talk, tmp_path / "c", **options)
+        assert loaded.defaults == options
+    assert say(loaded.ask("hello")).text.lstrip("-").isdigit()
 
 
 def test_functions_are_not_saved_and_that_is_said(llm, tmp_path):

@@ -193,13 +193,14 @@ class _Answer:
         self._stats.threads = min(self._stats.threads or threads, threads)
         if not step.tokens:
             return None
-        ids = self._text.take_ids()
+        before, ids = len(self._drafted), self._text.take_ids()
         chunk = Chunk(
             self._text.take(),
             ids,
             drafted=tuple(index < step.num_accepted for index in range(len(ids))),
             logprobs=step.logprobs[: len(ids)],
             stats=self._stats_so_far(),
+            text_ends=tuple(self._text.ends[before:]),
         )
         self._drafted += chunk.drafted
         self._logprobs += chunk.logprobs
@@ -224,6 +225,7 @@ class _Answer:
             end_logprob=self._end,
             prompt_logprobs=self._prompt_logprobs,
             hint=drafting_hint(self._engine, self._adaptive, stats, params.temperature),
+            text_ends=tuple(min(end, len(self._text.text)) for end in self._text.ends),
         )
         log.info(
             "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",

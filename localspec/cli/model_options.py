@@ -156,8 +156,12 @@ class ModelOptions:
         return arguments
 
     def conversation(self) -> dict[str, Any]:
-        """Keyword arguments of `LLM.conversation`. Raises what `sampling` and `answering` raise."""
-        return {"params": self.sampling(), "draft_tokens": self.draft_tokens, **self.answering()}
+        """Keyword arguments of `LLM.conversation`. Raises what `sampling` and `answering` raise.
+
+        With them a conversation that is loaded follows this command, and nothing that was given when it was saved.
+        """
+        own = {"params": self.sampling(), "draft_tokens": self.draft_tokens, "grammar": None}
+        return {**own, **self.answering()}
 
     def sampling(self) -> SamplingParams:
         """How tokens are drawn. Raises `InvalidRequest` naming the value out of range."""
