@@ -1,4 +1,4 @@
-"""The program that test_freezing.py freezes. Its first argument is a task, and the last line it prints the answer as JSON."""
+"""The program that test_freezing.py freezes. Its first argument is a task; its last line is the answer as JSON."""
 
 from __future__ import annotations
 
