@@ -130,7 +130,8 @@ def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: costly)
     monkeypatch.setattr(drafting_status, "libraries", lambda: [Absent()])
     pair = write_pair(tmp_path)
-    offer = "ik-llama-cpp-python is not installed: with it all is well. Install it: pip install 'ik-llama-cpp-python==0.1.5'."
+    remedy = "Install it: pip install 'ik-llama-cpp-python==0.1.5'."
+    offer = f"ik-llama-cpp-python is not installed: with it all is well. {remedy}"
     for files, further, hint in ((pair, {}, offer), (pair, {"draft_tokens": 2}, ""), (pair[:1], {}, "")):
         with LLM.from_files(*files, **options, **further) as llm:
             assert llm.hint == hint

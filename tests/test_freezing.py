@@ -12,7 +12,6 @@ import sysconfig
 import time
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -278,7 +277,7 @@ def test_an_editable_installation_is_frozen_too(source: Path, tmp_path: Path) ->
 
 
 def test_what_is_named_in_a_text_comes_along() -> None:
-    """It lies in a room that comes with each program, or in the very room that names it, which has a hook of its own."""
+    """It lies in a room that comes with each program, or in the room that names it, which has a hook of its own."""
     (hooks,) = map(Path, get_hook_dirs())
     apart = set()
     for file in (ROOT / "localspec").rglob("*.py"):
