@@ -28,6 +28,7 @@ from localspec.hub.pipindex import index_versions
 from localspec.pairs.catalogue import pairs
 from localspec.system import frozen, packages
 from tests.dockit import ROOT, blocks, read
+from tests.hubserver import running_hub
 from tests.test_project import NOT_SOURCE, passes
 from tests.tinygguf import write_pair
 
@@ -91,15 +92,13 @@ class Frozen:
     def __init__(self, program: Path, home: Path) -> None:
         self.program, self.home = program, home
 
-    def environment(self) -> dict[str, str]:
-        return {"HOME": str(self.home), "PATH": os.devnull}
+    def environment(self, **more: str) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": os.devnull, **more}
 
-    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Like a user of a machine with nothing on it."""
-        argv = [str(self.program), *args]
-        return subprocess.run(
-            argv, cwd=self.home, env=self.environment(), capture_output=True, text=True, timeout=SECONDS
-        )
+        argv, env = [str(self.program), *args], self.environment(**env)
+        return subprocess.run(argv, cwd=self.home, env=env, capture_output=True, text=True, timeout=SECONDS)
 
     def ask(self, *args: str) -> Any:
         """What it answers to a task of frozen_program.py."""
@@ -240,6 +239,18 @@ def test_what_it_was_built_without_is_said_to_be_so(program: Frozen) -> None:
         "error: matplotlib is not installed. This program was built without it: tell its makers to install matplotlib "
         "where they build it, and to build it again."
     )
+
+
+def test_it_downloads_a_model_and_answers(program: Frozen, models: Path) -> None:
+    with running_hub() as hub:
+        hub.repos["Org/Tiny-GGUF"] = {"Tiny-F32.gguf": (models / "target.gguf").read_bytes()}
+        done = program.run("localspec", "pull", "Org/Tiny-GGUF:F32", "-q", HF_ENDPOINT=hub.endpoint)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = program.run(
+        "localspec", "chat", "Org/Tiny-GGUF:F32", "-p", "the", "-n", "8", "--offline", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["statistics"]["tokens"]
 
 
 def test_wheels_need_pip_which_it_has_not(program: Frozen, starts: Path) -> None:
