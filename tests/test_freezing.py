@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner
+from filelock import FileLock
 
 from localspec.cli import main as command
 from localspec.errors import DownloadError
@@ -107,10 +108,8 @@ class Frozen:
         return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def program(source: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Frozen:
-    """Of an installed wheel, and of no option that speaks of localspec."""
-    folder = tmp_path_factory.mktemp("freezing")
+def frozen_at(folder: Path, source: Path, models: Path) -> Path:
+    """Make it of an installed wheel, with no option that speaks of localspec; the folder it is in then."""
     passes("-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "wheel", ".", cwd=source)
     (wheel,) = (folder / "wheel").iterdir()
     passes("-m", "pip", "install", "--no-deps", "--no-index", "--target", folder / "lib", wheel)
@@ -119,19 +118,33 @@ def program(source: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
     recipe = next(block.text for block in page if block.language == "python")
     (folder / "program.py").write_text(recipe, encoding="utf-8")
     freeze(folder, folder / "frozen_program.py", [folder / "lib"], f"--add-data={models}{os.pathsep}models")
-    moved = tmp_path_factory.mktemp("another machine")
-    shutil.move(folder / "dist" / "frozen_program", moved)
-    shutil.rmtree(folder)
-    (moved / "home").mkdir()
-    return Frozen(next((moved / "frozen_program").glob("frozen_program*")), moved / "home")
+    return folder / "dist" / "frozen_program"
+
+
+@pytest.fixture(scope="module")
+def another_machine(source: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the frozen program lies, far from what it was made of. Made once, by the first test process that asks."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    place = shared / "another machine"
+    with FileLock(shared / "freezing.lock"):
+        if not place.exists():
+            folder = tmp_path_factory.mktemp("freezing")
+            shutil.move(frozen_at(folder, source, models), place)
+            shutil.rmtree(folder)
+    return place
+
+
+@pytest.fixture
+def program(another_machine: Path, tmp_path: Path) -> Frozen:
+    (tmp_path / "home").mkdir()
+    return Frozen(next(another_machine.glob("frozen_program*")), tmp_path / "home")
 
 
 @pytest.fixture
 def starts(program: Frozen) -> Path:
     """A file with a line for each time that the program's own code ran."""
-    file = program.home / "starts"
-    file.unlink(missing_ok=True)
-    return file
+    return program.home / "starts"
 
 
 # What a frozen program does
