@@ -10,7 +10,7 @@ from PyInstaller.utils.hooks import (
     copy_metadata,
 )
 
-from localspec.pairs.catalogue import built_in_folder
+from localspec.pairs import catalogue
 
 APART = ("cli", "desktop", "doctor", "freezing", "measure", "server", "__main__")
 """Those of the package that come where a program imports them, with all that they need."""
@@ -38,7 +38,7 @@ def versions() -> list[tuple[str, str]]:
 # Some are imported by a name in a text: public names, compute libraries, what child processes do.
 hiddenimports = collect_submodules("localspec", filter=is_part)
 datas = versions() + [
-    (str(file), "localspec_models") for file in built_in_folder().iterdir() if file.is_file()
+    (str(file), "localspec_models") for file in catalogue._folder().iterdir() if file.is_file()
 ]
 binaries = []
 for library in LIBRARIES:
