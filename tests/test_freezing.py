@@ -293,6 +293,7 @@ def test_an_editable_installation_is_frozen_too(source: Path, tmp_path: Path) ->
     listed = read(tmp_path / "build" / "small" / "PYZ-00.toc")
     found = set(re.findall(r"'(localspec[\w.]*)'", listed))
     rooms = {name.split(".")[1] for name in found if "." in name}
+    assert "localspec.measure.plot" not in found
     assert rooms == {module.name for module in iter_modules([str(ROOT / "localspec")])} - set(APART)
     folder = tmp_path / "dist" / "small" / "_internal" / "localspec_models"
     assert {file.name for file in folder.glob("*.toml")} == {

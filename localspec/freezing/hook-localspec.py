@@ -12,7 +12,7 @@ from PyInstaller.utils.hooks import (
 
 from localspec.pairs import catalogue
 
-APART = ("cli", "desktop", "doctor", "freezing", "measure", "server", "__main__")
+APART = ("__main__", "cli", "desktop", "doctor", "freezing", "measure.plot", "plugins", "server")
 """Those of the package that come where a program imports them, with all that they need."""
 LIBRARIES = tuple(filter(find_spec, ("llama_cpp", "ik_llama_cpp")))
 PACKAGES = ("ik-llama-cpp-python", "llama-cpp-python", "llguidance", "numpy", "prompt_toolkit")
@@ -21,7 +21,7 @@ PACKAGES = ("ik-llama-cpp-python", "llama-cpp-python", "llguidance", "numpy", "p
 
 def is_part(module: str) -> bool:
     """Whether a module of localspec comes with every program."""
-    return not module.removeprefix("localspec.").startswith(APART)
+    return not f"{module}.".startswith(tuple(f"localspec.{name}." for name in APART))
 
 
 def versions() -> list[tuple[str, str]]:
@@ -37,6 +37,7 @@ def versions() -> list[tuple[str, str]]:
 
 # Some are imported by a name in a text: public names, compute libraries, what child processes do.
 hiddenimports = collect_submodules("localspec", filter=is_part)
+excludedimports = ["IPython"]  # no frozen program is a notebook
 datas = versions() + [
     (str(file), "localspec_models") for file in catalogue._folder().iterdir() if file.is_file()
 ]
