@@ -138,8 +138,12 @@ def ask(installed: Path, code: str) -> object:
 
 
 def modules(folder: Path) -> set[str]:
-    """Dotted names of the Python files of the package in `folder`."""
-    files = [file.relative_to(folder).with_suffix("") for file in (folder / "localspec").rglob("*.py")]
+    """Dotted names of the Python files of the package in `folder`, but those with names that nobody can import."""
+    files = [
+        file.relative_to(folder).with_suffix("")
+        for file in (folder / "localspec").rglob("*.py")
+        if file.stem.isidentifier()
+    ]
     return {".".join(file.parts).removesuffix(".__init__") for file in files}
 
 

@@ -42,4 +42,6 @@ def _guarded(topic: str, check: Check) -> Iterator[Finding]:
         yield problem(topic, error.message, error.command)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        yield problem(topic, f"This could not be checked: {reason}.", mend("Install localspec again.", "localspec"))
+        yield problem(
+            topic, f"This could not be checked: {reason}.", mend("Install localspec again.", "localspec")
+        )

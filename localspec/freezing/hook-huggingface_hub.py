@@ -1,4 +1,4 @@
-"""Of huggingface_hub a program needs downloads: what else it could do with packages that happen to be there stays out."""
+"""Of huggingface_hub a program needs downloads: what it could do with other packages stays out."""
 
 excludedimports = [
     "IPython",

@@ -2,37 +2,48 @@
 
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Any
 
-from localspec.pairs.catalogue import built_in_folder
+from PyInstaller.utils.hooks import (
+    collect_data_files,
+    collect_dynamic_libs,
+    collect_submodules,
+    copy_metadata,
+)
 
-APART = ("cli", "desktop", "doctor", "freezing", "measure", "server", "__main__")
+from localspec.pairs import catalogue
+
+APART = ("__main__", "cli", "desktop", "doctor", "freezing", "measure.plot", "plugins", "server")
 """Those of the package that come where a program imports them, with all that they need."""
-LIBRARIES = ("llama_cpp", "ik_llama_cpp")
+LIBRARIES = tuple(filter(find_spec, ("llama_cpp", "ik_llama_cpp")))
 PACKAGES = ("ik-llama-cpp-python", "llama-cpp-python", "llguidance", "numpy", "prompt_toolkit")
 """Whose versions are asked for while a program runs."""
 
 
 def is_part(module: str) -> bool:
     """Whether a module of localspec comes with every program."""
-    return not module.removeprefix("localspec.").startswith(APART)
+    return not f"{module}.".startswith(tuple(f"localspec.{name}." for name in APART))
 
 
-def hook(api: Any) -> None:
-    """Called by PyInstaller where a program imports localspec."""
-    from PyInstaller.utils import hooks
-
-    # Some are imported by a name in a text: public names, compute libraries, what child processes do.
-    api.add_imports(*hooks.collect_submodules("localspec", filter=is_part))
-    pairs = [file for file in built_in_folder().iterdir() if file.is_file()]
-    api.add_datas([(str(file), "localspec_models") for file in pairs])
-    for library in filter(find_spec, LIBRARIES):
-        api.add_binaries(hooks.collect_dynamic_libs(library))
-        api.add_datas(hooks.collect_data_files(library, subdir="lib"))
-        # Both bring libraries of the same names: none of them may be found but beside those that need it.
-        api.add_bindepend_symlink_suppression_pattern(f"**/{library}/lib/*")
+def versions() -> list[tuple[str, str]]:
+    """Where the versions of those packages are written that are installed, and the folders for it."""
+    found = []
     for package in PACKAGES:
         try:
-            api.add_datas(hooks.copy_metadata(package))
+            found += copy_metadata(package)
         except metadata.PackageNotFoundError:
             continue
+    return found
+
+
+# Some are imported by a name in a text: public names, compute libraries, what child processes do.
+hiddenimports = collect_submodules("localspec", filter=is_part)
+excludedimports = ["IPython"]  # no frozen program is a notebook
+datas = versions() + [
+    (str(file), "localspec_models") for file in catalogue._folder().iterdir() if file.is_file()
+]
+binaries = []
+for library in LIBRARIES:
+    binaries += collect_dynamic_libs(library)
+    datas += collect_data_files(library, subdir="lib")
+# Both have files of the same names: none may be found but beside those that need it.
+bindepend_symlink_suppression = [f"**/{library}/lib/*" for library in LIBRARIES]

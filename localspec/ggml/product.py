@@ -23,7 +23,12 @@ def tried(lib: Any, package: str) -> Iterator[dict[str, object]]:
     """For the notes of a probe: that it computes now, and an error where it computes wrong numbers."""
     yield {"stage": "compute"}
     if not computes(lib):
-        yield {"error": (f"{package} computes wrong numbers on this machine.", packages.mend(f"Reinstall {package}.", package))}
+        yield {
+            "error": (
+                f"{package} computes wrong numbers on this machine.",
+                packages.mend(f"Reinstall {package}.", package),
+            )
+        }
 
 
 def computes(lib: Any) -> bool:

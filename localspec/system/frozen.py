@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 
 MARK = "LOCALSPEC_CHILD"
@@ -44,6 +45,7 @@ def _work(entry: str, *arguments: str) -> int:
         module, _, name = entry.partition(":")
         getattr(import_module(module), name)(*arguments)
     except Exception:
-        os.write(2, traceback.format_exc().encode())
+        with suppress(OSError):
+            os.write(2, traceback.format_exc().encode())
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""What to do about a Python package that is missing or wrong, in a sentence: in a frozen program nobody can install one."""
+"""What to do about a package that is missing or wrong, in a sentence: into a frozen program nobody can install one."""
 
 from __future__ import annotations
 
