@@ -108,9 +108,9 @@ def test_ctrl_c_stops_the_answer_and_keeps_it_and_more_of_them_never_leave(chat:
     chat.expect(READY)
     for _ in range(3):
         chat.child.send("\x03")
-        chat.expect("/exit or Ctrl-D leaves.")
+        chat.expect("Ctrl-C again or /quit ends.")
     chat.child.kill(signal.SIGINT)
-    chat.expect("/exit or Ctrl-D leaves.")
+    chat.expect("Ctrl-C again or /quit ends.")
     chat.child.send("still here\r")
     chat.expect("user:slow assistant:word word")
     chat.expect("user:still here")
@@ -256,14 +256,14 @@ def test_ctrl_c_between_the_banner_and_the_prompt_does_not_leave(tmp_path: Path,
         "banner": "say = chat.say\n"
         f"def pressed(*arguments, **options):\n    say(*arguments, **options)\n    {interrupt}\n"
         "chat.say = pressed\n",
-        "reader": "from localspec.cli import line_editor\nmake = line_editor.prompt_reader\n"
+        "reader": "from localspec.cli.chat import line_editor\nmake = line_editor.prompt_reader\n"
         f"def pressed(*arguments, **options):\n    {interrupt}\n    return make(*arguments, **options)\n"
         "line_editor.prompt_reader = pressed\n",
     }[place]
     terminal = Terminal(
-        tmp_path, "-c", f"import os, signal, localspec.cli.chat as chat\n{driver}{DRIVER}", "chat"
+        tmp_path, "-c", f"import os, signal, localspec.cli.chat.conversing as chat\n{driver}{DRIVER}", "chat"
     )
-    terminal.expect("/exit or Ctrl-D leaves.")
+    terminal.expect("Ctrl-C again or /quit ends.")
     terminal.child.send("still here\r")
     terminal.expect("user:still here")
     terminal.enter("/exit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from localspec.answers.queue import Ticket
@@ -198,19 +199,23 @@ class _Answer:
             ids,
             drafted=tuple(index < step.num_accepted for index in range(len(ids))),
             logprobs=step.logprobs[: len(ids)],
+            stats=self._counted(),
         )
         self._drafted += chunk.drafted
         self._logprobs += chunk.logprobs
         self._end = next(iter(step.logprobs[len(ids) :]), None)
         return chunk
 
+    def _counted(self) -> Stats:
+        """The counters as they are now."""
+        knows = self._adaptive is not None and self._adaptive.target.knows_plain
+        return replace(self._stats, plain_seconds=self._stats.plain_seconds if knows else None)
+
     def last(self) -> Chunk:
         """The text that was held back, with the completion."""
-        rest, stats, params = self._text.finish(), self._stats, self._request.params
+        rest, stats, params = self._text.finish(), self._counted(), self._request.params
         if (stop := self._engine.draft_stop) is not None:
             stats.draft_ended_at = stop.tokens
-        if self._adaptive is None or not self._adaptive.target.knows_plain:
-            stats.plain_seconds = None
         completion = Completion(
             text=self._text.text,
             ids=tuple(self._text.ids),

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Unpack, cast
 from localspec.answers.request import AnswerOptions, Completion
 from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
 from localspec.answers.stream import AnswerStream
-from localspec.answers.turn import Message, Turn, first_with_room, room_for_answer, written
+from localspec.answers.turn import Message, Turn, first_with_room, rewritten, room_for_answer, written
 from localspec.checks import StrPath, as_integer, check_names, check_when_full
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
@@ -101,9 +101,7 @@ class Conversation:
         Raises `InvalidRequest` for a text of blanks, `EngineBusy` while an earlier answer is unfinished, and what
         `LLM.chat` raises.
         """
-        question = checked_text(text, "The question", name="text")
-        if not question.strip():
-            raise InvalidRequest("The question is empty.", "Ask something.", name="text")
+        question = _checked_question(text)
         self._let_cancelled_end()
         with self._lock:
             return self._answer(self._turns, question, 0, options)
@@ -120,6 +118,16 @@ class Conversation:
                 raise InvalidRequest("There is no answer to regenerate.", "Ask something first.")
             *earlier, last = self._turns
             return self._answer(tuple(earlier), last.question, last.attempt + 1, options)
+
+    def ask_instead(self, text: str, **options: Unpack[AnswerOptions]) -> AnswerStream:
+        """Ask another question in the place of the last one, which stays until its answer is complete.
+
+        Raises what `ask` raises.
+        """
+        question = _checked_question(text)
+        self._let_cancelled_end()
+        with self._lock:
+            return self._answer(self._turns[:-1], question, 0, options)
 
     def undo(self) -> Turn | None:
         """Take the last question and its answer back; None where there is none. Raises `EngineBusy` as `ask`."""
@@ -139,8 +147,10 @@ class Conversation:
             self._refuse_unfinished()
             self._turns, self._pending = (), None
 
-    def save(self, path: StrPath) -> None:
+    def save(self, path: StrPath, *, with_state: bool = True) -> None:
         """Write it to a file, with the models' state where they hold it now; the options are not in it.
+
+        with_state: False leaves the state out. The file is then small, and what is loaded from it is read again.
 
         They hold the state of the conversation that they answered last, until they are unloaded. The file is replaced
         at once or not at all. Waits for other answers. Raises `ConversationFileError`, `EngineBusy` as `ask`, and
@@ -150,7 +160,7 @@ class Conversation:
         with self._lock:
             self._refuse_unfinished()
             with self._llm.exclusive() as engine:
-                cells = saved_cells(engine, self.ids)
+                cells = saved_cells(engine, self.ids) if with_state else {}
                 write_saved(path, Saved(self.system, self._turns, cells), engine)
 
     @classmethod
@@ -168,6 +178,16 @@ class Conversation:
             conversation._turns = saved.turns
             conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
         return conversation
+
+    def moved(self, llm: Answers) -> Conversation:
+        """The same conversation with another `LLM`, whose tokenizer and template write it anew.
+
+        Raises `TemplateError` where the other's chat template refuses it.
+        """
+        other = Conversation(llm, self.system, when_full=self.when_full, **cast(AnswerOptions, self.defaults))
+        with llm.using() as engine:
+            other._turns = tuple(rewritten(self.system, self._turns, engine.vocab, engine.template))
+        return other
 
     def _answer(
         self, earlier: tuple[Turn, ...], question: str, attempt: int, options: AnswerOptions
@@ -249,6 +269,13 @@ class Conversation:
         raise EngineBusy(
             "The last answer of this conversation is unfinished.", "Read it to its end, or close it."
         )
+
+
+def _checked_question(text: str) -> str:
+    question = checked_text(text, "The question", name="text")
+    if not question.strip():
+        raise InvalidRequest("The question is empty.", "Ask something.", name="text")
+    return question
 
 
 def _max_tokens(options: dict[str, Any]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from localspec.decoding.logprobs import TokenLogprob
@@ -91,6 +91,7 @@ class Chunk:
     tokens: ids, without the end of generation; their text may come later, when it is certain.
     drafted, logprobs: one for each of `tokens`; logprobs is empty where none were asked for.
     prompt_logprobs: those of the prompt, in a first chunk without text, where they were asked for.
+    stats: the counters up to here; None in chunks without tokens, for the completion has those of the end.
     """
 
     text: str
@@ -99,6 +100,7 @@ class Chunk:
     drafted: tuple[bool, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    stats: Stats | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from localspec.text.continuation import Said
+from localspec.text.continuation import Said, SpellingVocabulary, next_prompt
+from localspec.text.prompt import Template
 
 Message = dict[str, str]
 
@@ -35,6 +36,16 @@ def written(system: str, turns: Iterable[Turn], question: str | None = None) -> 
         yield _message("assistant", turn.answer)
     if question is not None:
         yield _message("user", question)
+
+
+def rewritten(
+    system: str, turns: Sequence[Turn], vocab: SpellingVocabulary, template: Template
+) -> Iterator[Turn]:
+    """The turns as another model reads them, none of them dropped. Raises what `next_prompt` raises."""
+    for number, turn in enumerate(turns):
+        prompt = next_prompt(vocab, template, [*written(system, turns[:number], turn.question)], None)
+        ids = tuple(vocab.tokenize(turn.answer, parse_special=False))
+        yield replace(turn, said=Said(prompt.ids, prompt.digest, ids, turn.answer), dropped=0)
 
 
 def _message(role: str, content: str) -> Message:
