@@ -80,4 +80,7 @@ def _attend(
         turns = chat.conversation.turns
         if not consent.quiet:
             say(f"Going on with {counted(len(turns))}, the last: {shortened(turns[-1].question)}", dim=True)
-    chat.run(prompt_reader(keyboard, interrupts, keep=manner.keep, kept=kept))
+    read = prompt_reader(
+        keyboard, interrupts, keep=manner.keep, kept=kept, stopped=lambda: chat.stopped
+    )
+    chat.run(read)

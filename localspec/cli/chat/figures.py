@@ -55,7 +55,7 @@ def so_far(stats: Stats | None) -> str:
         parts.append(f"about {stats.speedup_estimate:.1f}x plain")
     if stats.drafted:
         parts.append(f"{stats.accepted} of {stats.drafted} drafted accepted")
-    return ", ".join([*parts, "Ctrl-C stops"])
+    return ", ".join(parts)
 
 
 def _tokens(count: int) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PASTE_SECONDS = 0.02
 """What comes so soon behind Enter was pasted: nobody types so fast."""
 IMPATIENT_SECONDS = 1.0
-"""A Ctrl-C that was to stop an answer may come when that has just ended: so long it is not one that leaves."""
+"""One more Ctrl-C that was to stop an answer may come behind its end: none does that comes so soon after another."""
 
 
 def history_path() -> Path:
@@ -60,28 +60,35 @@ class History(FileHistory):
             super().store_string(string.encode("utf-8", "replace").decode("utf-8"))
 
 
+LEAVES = "Ctrl-C again or /quit ends."
+
+
 class Leaving:
     """Whether Ctrl-C at an empty prompt leaves: the second one in a row does, and none that was to stop an answer."""
 
     def __init__(self) -> None:
         self._asked = False
-        self._since = float("-inf")
+        self._last = float("-inf")
 
-    def prompted(self, *, behind_answer: bool) -> None:
-        """A prompt is there."""
+    def prompted(self, *, stopped: bool) -> None:
+        """A prompt is there. stopped: behind an answer that Ctrl-C stopped."""
         self._asked = False
-        self._since = time.monotonic() if behind_answer else float("-inf")
+        self._last = time.monotonic() if stopped else float("-inf")
 
     def withdrawn(self) -> None:
         """Something else was typed."""
         self._asked = False
 
-    def pressed(self) -> bool:
-        """Ctrl-C: whether it leaves."""
+    def pressed(self) -> str | None:
+        """Ctrl-C: what to say; None: it leaves."""
         if self._asked:
-            return True
-        self._asked = time.monotonic() - self._since > IMPATIENT_SECONDS
-        return False
+            return None
+        now = time.monotonic()
+        if now - self._last < IMPATIENT_SECONDS:
+            self._last = now
+            return "The answer has ended; /quit or Ctrl-D ends the conversation."
+        self._asked = True
+        return LEAVES
 
 
 def key_bindings(leaving: Leaving) -> KeyBindings:
@@ -116,10 +123,10 @@ def key_bindings(leaving: Leaving) -> KeyBindings:
         if event.current_buffer.text:
             event.current_buffer.reset()
             leaving.withdrawn()
-        elif leaving.pressed():
+        elif (sentence := leaving.pressed()) is None:
             event.app.exit(exception=EOFError)
         else:
-            run_in_terminal(_say_how_to_leave)
+            run_in_terminal(lambda: say(sentence, dim=True))
 
     return bindings
 
@@ -134,18 +141,20 @@ def _more_comes(event: KeyPressEvent) -> bool:
     return bool(select.select([sys.stdin.fileno()], [], [], PASTE_SECONDS)[0])
 
 
-def _say_how_to_leave() -> None:
-    say("Ctrl-C again or /quit ends.", dim=True)
-
-
 def prompt_reader(
-    keyboard: Keyboard, interrupts: Sequence[int] = (), *, keep: bool = True, kept: Kept | None = None
+    keyboard: Keyboard,
+    interrupts: Sequence[int] = (),
+    *,
+    keep: bool = True,
+    kept: Kept | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Callable[[], str]:
     """A function that reads one entry; EOFError on Ctrl-D in an empty one, or Ctrl-C twice.
 
     What was typed before stands in the line, unsent. interrupts: each Ctrl-C that came since the conversation is
     there; one before the first entry is answered as one in it.
     keep: read entries of earlier conversations, and keep these for later ones. kept: conversations that Tab offers.
+    stopped: whether the answer before this entry was stopped.
     """
     leaving = Leaving()
     session: PromptSession[str] = PromptSession(
@@ -159,15 +168,17 @@ def prompt_reader(
         complete_style=CompleteStyle.READLINE_LIKE,
     )
     session.default_buffer.on_text_insert += lambda _buffer: leaving.withdrawn()
-    entries = 0
+    entries = seen = 0
 
     def answer_early_interrupts() -> None:
         if interrupts and not entries:
-            run_in_terminal(_say_how_to_leave)
+            leaving.pressed()
+            run_in_terminal(lambda: say(LEAVES, dim=True))
 
     def read() -> str:
-        nonlocal entries
-        leaving.prompted(behind_answer=entries > 0)
+        nonlocal entries, seen
+        leaving.prompted(stopped=stopped() or (entries > 0 and len(interrupts) > seen))
+        seen = len(interrupts)
         try:
             return session.prompt(default=keyboard.typed(), pre_run=answer_early_interrupts)
         finally:

@@ -7,9 +7,9 @@ import shutil
 import sys
 import time
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
-from localspec.cli.chat.markdown import Line, Renderer, finished, is_table
+from localspec.cli.chat.markdown import Line, Renderer, blocks, finished, is_table
 from localspec.cli.chat.pieces import Pieces
 from localspec.cli.terminal import printable, styled, wrapped
 
@@ -66,11 +66,11 @@ class Live:
 
     def _draw(self, *, whole: bool = False) -> None:
         columns, rows = shutil.get_terminal_size()
-        kept = [line for block in self._finished(whole=whole) for line in self._leave(block, columns - 1)]
+        kept = [line for block in (blocks if whole else finished)(self._text) for line in self._leave(block, columns - 1)]
         for note in self._notes:
             kept += [Line(text, cell_len(text)) for text in wrapped(note, columns).split("\n")]
-        tail = self._lines(self._text, columns - 1)[self._above :] if self._text.strip() else []
-        room = max(rows - 3, 1)
+        tail = self._lines(self._text, columns - 1)[self._above :]
+        room = max(rows - 2, 2)
         if len(tail) > room:
             if not is_table(self._text):
                 self._width = self._width or columns - 1
@@ -80,24 +80,24 @@ class Live:
         self._notes, self._dirty = [], False
         self._print(kept, tail, columns, rows)
 
-    def _finished(self, *, whole: bool) -> list[str]:
-        if not whole:
-            return finished(self._text)
-        parts = finished(self._text)
-        rest = self._text[sum(map(len, parts)) :]
-        return [part for part in (*parts, rest) if part.strip()]
-
     def _leave(self, block: str, width: int) -> list[Line]:
         """Lines of a finished block that are not above yet; it is forgotten."""
-        lines = self._lines(block, width)[self._above :]
+        lines = self._lines(block, width)
+        left, self._above = lines[self._above :], max(self._above - len(lines), 0)
         self._text, self._marks = self._text[len(block) :], self._marks[len(block) :]
-        self._above = self._width = 0
-        self._begun = True
-        return lines
+        self._begun = self._begun or bool(lines)
+        self._width = self._width if self._above else 0
+        return left
 
-    def _lines(self, block: str, width: int) -> list[Line]:
-        lines = self._renderer.lines(block, self._marks, self._width or width)
-        return [Line("", 0), *lines] if self._begun and lines else lines
+    def _lines(self, text: str, width: int) -> list[Line]:
+        """All lines of the blocks in the text, an empty one before each but the very first."""
+        found: list[Line] = []
+        at = 0
+        for block in blocks(text):
+            lines = self._renderer.lines(block, self._marks[at : at + len(block)], self._width or width)
+            found += [Line("", 0), *lines] if lines and (self._begun or found) else lines
+            at += len(block)
+        return found
 
     def _print(self, kept: list[Line], tail: list[Line], columns: int, rows: int) -> None:
         """In one go, so that nothing flickers."""
@@ -105,9 +105,7 @@ class Live:
         below = [line.text for line in tail]
         self._drawn = [line.cells for line in tail]
         if self._status:
-            status = self._status
-            if cell_len(status) > columns - 1:
-                status = set_cell_size(status, columns - 1).rstrip()
+            status = _fitting(self._status, columns - 1)
             below.append(styled(status, dim=True))
             self._drawn.append(cell_len(status))
         sys.stdout.write(out + "\n".join(below))
@@ -121,3 +119,10 @@ class Live:
         count = sum(max(1, -(-cells // columns)) if breaks else 1 for cells in self._drawn)
         count = min(count, rows)
         return "\r" + (f"\x1b[{count - 1}A" if count > 1 else "") + "\x1b[J"
+
+
+def _fitting(status: str, columns: int) -> str:
+    """As many of its parts as the window has room for."""
+    while len(status) > columns and ", " in status:
+        status = status.rpartition(", ")[0]
+    return status[:columns]

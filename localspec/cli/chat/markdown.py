@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
 from rich.console import COLOR_SYSTEMS, Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, ListItem, Markdown, MarkdownElement
 from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import Syntax
@@ -46,6 +46,13 @@ def finished(text: str) -> list[str]:
     ]
 
 
+def blocks(text: str) -> list[str]:
+    """All blocks of a text, the last of which may be unfinished."""
+    parts = finished(f"{text}\n")
+    rest = text[sum(map(len, parts)) :]
+    return [*parts, rest] if rest.strip() else parts
+
+
 def is_table(block: str) -> bool:
     """Whether its lines may still become wider or narrower: columns fit their longest cell."""
     return any(token.type == "table_open" for token in _PARSER.parse(block))
@@ -60,6 +67,21 @@ class _Heading(Heading):
         text = self.text.copy()
         text.justify = "left"
         yield text
+
+
+class _Item(ListItem):
+    """With the point behind its number."""
+
+    def render_number(
+        self, console: Console, options: ConsoleOptions, number: int, last_number: int
+    ) -> RenderResult:
+        width = len(f"{last_number}. ") + 1
+        first = Segment(f"{number}. ".rjust(width), console.get_style("markdown.item.number", default="none"))
+        rows = console.render_lines(self.elements, options.update(width=options.max_width - width), pad=False)
+        for at, row in enumerate(rows):
+            yield first if at == 0 else Segment(" " * width)
+            yield from row
+            yield Segment("\n")
 
 
 class _Code(CodeBlock):
@@ -82,6 +104,7 @@ class _Document(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _Heading,
+        "list_item_open": _Item,
         "fence": _Code,
         "code_block": _Code,
     }

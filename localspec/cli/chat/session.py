@@ -51,7 +51,7 @@ class Chat:
         self.look, self.kept, self.lent = look or Look(), kept, lent
         self.files: dict[str, str] = {}
         self.last: Completion | None = None
-        self.leaving = False
+        self.leaving = self.stopped = False
         self._announced = ""
         self._hints = {"", llm.hint}
         self._other_models = contextlib.ExitStack()
@@ -78,7 +78,7 @@ class Chat:
 
         Raises `LocalspecError` for a question that got no answer; its turn is then dropped.
         """
-        entry = line.strip()
+        self.stopped, entry = False, line.strip()
         if not entry:
             return
         if (word := PLAIN_WORDS.get(entry.lower())) is not None:
@@ -107,7 +107,8 @@ class Chat:
             finally:
                 if self.kept is not None:
                     self.kept.keep(self.conversation)
-        if completion.finish_reason == "cancelled" and not completion.ids:
+        self.stopped = completion.finish_reason == "cancelled"
+        if self.stopped and not completion.ids:
             say("Stopped before the first word: nothing was kept.")
             return
         self._report(completion)

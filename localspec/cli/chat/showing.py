@@ -96,6 +96,7 @@ class Showing:
 
 def shown(llm: LLM, look: Look, start: Start) -> Completion:
     """One answer of a conversation, with a spinner until its first word. Ctrl-C stops it, however often it comes."""
+    showing = Showing(llm, look, watch_repetition=True)  # before the spinner, which takes standard output
     with contextlib.ExitStack() as waiting:
         waiting.enter_context(busy("reading"))
-        return Showing(llm, look, watch_repetition=True).run(start, patient=True, first=waiting.close)
+        return showing.run(start, patient=True, first=waiting.close)
