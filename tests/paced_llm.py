@@ -1,4 +1,4 @@
-"""A chat whose answers come at a pace that can be watched: `python -m tests.paced_llm ARGUMENTS` is the command line."""
+"""A chat whose answers come at a pace that can be watched: `python -m tests.paced_llm` is the command line."""
 
 from __future__ import annotations
 

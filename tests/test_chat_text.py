@@ -113,7 +113,9 @@ def test_blocks_are_the_whole_text_and_only_ever_grow(text: str) -> None:
 
 def test_nothing_that_looks_like_html_or_a_reference_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Tty())
-    shown = [line.text for line in Renderer(accepted=False).lines("vector<int> <b>x</b>\n[1]: http://x\n", [], 79)]
+    shown = [
+        line.text for line in Renderer(accepted=False).lines("vector<int> <b>x</b>\n[1]: http://x\n", [], 79)
+    ]
     assert shown == ["vector<int> <b>x</b>", "[1]: http://x"]
 
 
@@ -169,12 +171,16 @@ def test_a_long_block_scrolls_away_while_it_grows(terminal: Callable[..., Tty]) 
     lines = [f"line {number}" for number in range(100)]
     shown = Live(accepted=False)
     shown.take([("```\n" + "\n".join(lines[:60]), False)], "")
-    assert "line 50" in on_screen(stdout.getvalue(), rows=8) and "line 1\n" in on_screen(stdout.getvalue(), rows=8)
+    assert "line 50" in on_screen(stdout.getvalue(), rows=8) and "line 1\n" in on_screen(
+        stdout.getvalue(), rows=8
+    )
     feed(shown, "\n" + "\n".join(lines[60:]) + "\n```\n", 40)
     assert on_screen(stdout.getvalue(), rows=8).split("\n")[:-1] == [f"  {line}" for line in lines]
 
 
-def test_a_narrower_window_has_broken_the_drawn_lines_where_terminals_do_so(terminal: Callable[..., Tty]) -> None:
+def test_a_narrower_window_has_broken_the_drawn_lines_where_terminals_do_so(
+    terminal: Callable[..., Tty],
+) -> None:
     for variables, up in (({}, 3), ({"XTERM_VERSION": "1"}, 1)):
         stdout = terminal(columns=60, **variables)
         shown = Live(accepted=False)
@@ -193,7 +199,9 @@ def test_what_was_drafted_is_painted_in_rendered_text_too(terminal: Callable[...
     shown.end()
     screen = pyte.Screen(60, 20)
     pyte.Stream(screen).feed(stdout.getvalue().replace("\n", "\r\n"))
-    green = ["".join(cell.data for cell in row.values() if cell.fg == "green") for row in screen.buffer.values()]
+    green = [
+        "".join(cell.data for cell in row.values() if cell.fg == "green") for row in screen.buffer.values()
+    ]
     assert [text for text in green if text] == ["river", "two"]
 
 
@@ -222,19 +230,26 @@ def test_control_characters_of_an_answer_do_not_reach_the_screen(terminal: Calla
     shown = Live(accepted=False)
     shown.take([("a\x1b]0;title\x07\x9b2J", False)], "")
     shown.end()
-    assert "title" in stdout.getvalue() and "\x1b]0" not in stdout.getvalue() and "\x9b" not in stdout.getvalue()
+    assert (
+        "title" in stdout.getvalue() and "\x1b]0" not in stdout.getvalue() and "\x9b" not in stdout.getvalue()
+    )
 
 
 def test_a_view_fits_where_it_is_shown(terminal: Callable[..., Tty], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal()
-    assert type(view(markdown=True, accepted=False)) is Live and type(view(markdown=False, accepted=False)) is Worded
+    assert (
+        type(view(markdown=True, accepted=False)) is Live
+        and type(view(markdown=False, accepted=False)) is Worded
+    )
     terminal(TERM="dumb")
     assert type(view(markdown=True, accepted=True)) is Worded and paint() == ("", "")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert type(view(markdown=True, accepted=True)) is Raw
 
 
-def test_the_legend_is_broken_at_words_and_painted(terminal: Callable[..., Tty], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_legend_is_broken_at_words_and_painted(
+    terminal: Callable[..., Tty], monkeypatch: pytest.MonkeyPatch
+) -> None:
     terminal(columns=40)
     monkeypatch.setattr(sys, "stderr", Tty())
     assert legend().startswith("\x1b[32mlike this\x1b[39m: drafted") and len(legend().split("\n")) == 3

@@ -19,8 +19,12 @@ PROMPT = ">"
 class Window:
     """A terminal of `columns` x `rows`, which keeps what scrolled away."""
 
-    def __init__(self, home: Path, *arguments: str, columns: int = 60, rows: int = 20, **variables: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    def __init__(
+        self, home: Path, *arguments: str, columns: int = 60, rows: int = 20, **variables: str
+    ) -> None:
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
         environment |= {
             "LOCALSPEC_HOME": str(home),
             "PYTHONPATH": str(ROOT),
@@ -77,8 +81,9 @@ class Window:
     def enter(self, line: str) -> None:
         """Wait for the prompt, type a line, send it, and wait until it was taken."""
         self.prompt()
+        taken = self.raw.count(b"\x1b[?2004l")
         self.child.send(f"{line}\r")
-        self.until(lambda window: not window.edits)
+        self.until(lambda window: window.raw.count(b"\x1b[?2004l") > taken)
 
     @property
     def edits(self) -> bool:

@@ -80,7 +80,5 @@ def _attend(
         turns = chat.conversation.turns
         if not consent.quiet:
             say(f"Going on with {counted(len(turns))}, the last: {shortened(turns[-1].question)}", dim=True)
-    read = prompt_reader(
-        keyboard, interrupts, keep=manner.keep, kept=kept, stopped=lambda: chat.stopped
-    )
+    read = prompt_reader(keyboard, interrupts, keep=manner.keep, kept=kept, stopped=lambda: chat.stopped)
     chat.run(read)

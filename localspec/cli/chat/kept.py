@@ -95,7 +95,7 @@ class Kept:
         if not self._by_itself or not conversation.turns:
             return
         try:
-            path = self._path or self._last / f"{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}{SUFFIX}"
+            path = self._path or self._free()
             self._write(conversation, path, with_state=False)
             self._path = path
             self._forget_old()
@@ -107,6 +107,12 @@ class Kept:
     def begin_anew(self, replaced: Entry | None = None) -> None:
         """What is kept from now on is another conversation. replaced: the one whose place it takes."""
         self._path, self._replaced = None, replaced
+
+    def _free(self) -> Path:
+        """A name of this moment that no conversation has."""
+        begun = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}"
+        paths = (self._last / f"{begun}{more}{SUFFIX}" for more in ("", *map("-{}".format, range(2, 1000))))
+        return next(path for path in paths if not path.exists())
 
     @property
     def _last(self) -> Path:
@@ -152,7 +158,7 @@ class Kept:
 
 def is_name(text: str) -> bool:
     """Whether it is a name to save by: letters, digits, - and _, and blanks within. Anything else is a path."""
-    return _NAME.fullmatch(text.strip()) is not None
+    return _NAME.fullmatch(text) is not None and text == text.strip()
 
 
 def name_for(conversation: Conversation) -> str:

@@ -66,7 +66,11 @@ class Live:
 
     def _draw(self, *, whole: bool = False) -> None:
         columns, rows = shutil.get_terminal_size()
-        kept = [line for block in (blocks if whole else finished)(self._text) for line in self._leave(block, columns - 1)]
+        kept = [
+            line
+            for block in (blocks if whole else finished)(self._text)
+            for line in self._leave(block, columns - 1)
+        ]
         for note in self._notes:
             kept += [Line(text, cell_len(text)) for text in wrapped(note, columns).split("\n")]
         tail = self._lines(self._text, columns - 1)[self._above :]
