@@ -45,7 +45,7 @@ def interrupts_ignored() -> Iterator[Interrupts]:
 def ends_deferred() -> Iterator[None]:
     """In the block SIGTERM, and the end of the terminal, stop an answer as Ctrl-C does; the program ends behind it.
 
-    A second one ends it at once. Use in the main thread.
+    A second one ends it at once. Where they are ignored (nohup) they stay so. Use in the main thread.
     """
     came: list[int] = []
 
@@ -58,7 +58,10 @@ def ends_deferred() -> Iterator[None]:
     numbers = [
         number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
     ]
-    before = {number: signal.signal(number, stop) for number in numbers}
+    found = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in found.items() if handler not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:

@@ -45,7 +45,7 @@ ASK = "Give a question behind PAIR, with -p or on standard input."
 @click.option(
     "--no-history",
     is_flag=True,
-    help="Keep nothing of what is typed for later conversations, and show none of it.",
+    help="Keep nothing of what is typed and answered for later conversations, and show none of it.",
 )
 @click.option(
     "--continue",

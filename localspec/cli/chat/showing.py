@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ class Showing:
         self._marks = Marks(lambda token: llm.token_bytes([token])) if look.color else None
         self._repetition = Repetition() if watch_repetition else None
         self._status = ""
-        self._told = False
+        self._told = self._lost = False
 
     def run(self, start: Start, *, patient: bool, first: Callable[[], None] = lambda: None) -> Completion:
         """Show the answer to its end, as `write_out`. first: called before the first piece."""
@@ -65,9 +66,9 @@ class Showing:
             self._write(text)
 
         try:
-            completion = write_out(start, write, patient=patient, heed=self._heed, tick=self._view.tick)
+            completion = write_out(start, write, patient=patient, heed=self._heed, tick=self._tick)
         finally:
-            self._view.end()
+            self._on_screen(self._view.end)
         if type(self._view) is Raw and not completion.text.endswith("\n"):
             write_answer("\n")
         if self._repeats:
@@ -83,10 +84,25 @@ class Showing:
 
     def _write(self, text: str) -> None:
         pieces = [(text, False)] if self._marks is None else self._marks.marked(text)
-        self._view.take(pieces, self._status)
+        self._on_screen(lambda: self._view.take(pieces, self._status))
         if self._repeats and text.endswith("\n"):
             self._told = True
             self._view.note(REPEATS)
+
+    def _tick(self) -> None:
+        self._on_screen(self._view.tick)
+
+    def _on_screen(self, show: Callable[[], None]) -> None:
+        """A terminal that is gone stops the answer as Ctrl-C does: it is kept. What else fails is raised."""
+        if self._lost:
+            return
+        try:
+            show()
+        except OSError:
+            if type(self._view) is Raw:
+                raise
+            self._lost = True
+            signal.raise_signal(signal.SIGINT)
 
     @property
     def _repeats(self) -> bool:
