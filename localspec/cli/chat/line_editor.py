@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PASTE_SECONDS = 0.02
 """What comes so soon behind Enter was pasted: nobody types so fast."""
-IMPATIENT_SECONDS = 1.0
+IMPATIENT_SECONDS = 2.0
 """One more Ctrl-C that was to stop an answer may come behind its end: none does that comes so soon after another."""
 
 
