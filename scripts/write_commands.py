@@ -35,14 +35,14 @@ localspec chat --temp 0 --json-schema '{"type": "object"}' -p "Name three rivers
 localspec chat --grammar 'root ::= "yes" | "no"' -p "Is the sky blue?"
 ```
 
-In a conversation `/help` lists the commands, among them `/undo`, `/regen`, `/save PATH` and `/load PATH`; Ctrl-C stops
-the answer and keeps what was said. What you type in a conversation is kept for the next one, never what is answered, in
-a file `chat-history` that you alone can read: in the folder that `LOCALSPEC_HOME` names, where that is set, else in
-`~/.local/state/localspec` (Linux), `~/Library/Application Support/localspec` (macOS) or `%LOCALAPPDATA%\\localspec`
-(Windows). Delete the file to forget it all; with `--no-history` a conversation neither reads nor writes it.
+In a conversation `/help` lists the commands; [chat.md](chat.md) explains them, and the keys. What you type is kept for
+the next one in a file `chat-history`, and the last 30 conversations in a folder `conversations`, both readable by you
+alone: in the folder that `LOCALSPEC_HOME` names, where that is set, else in `~/.local/state/localspec` (Linux),
+`~/Library/Application Support/localspec` (macOS) or `%LOCALAPPDATA%\\localspec` (Windows). Delete them to forget all
+of it; with `--no-history` a conversation neither reads nor writes them, but for what you `/save`.
 
 Exit codes: 0 done, 1 an error (one sentence and its remedy on standard error), 2 wrong usage, 130 stopped by Ctrl-C,
-143 by SIGTERM.
+143 by SIGTERM, 129 by the end of the terminal.
 """
 
 

@@ -23,6 +23,16 @@ SETTINGS = {
     "target": {"file": "/models/target.gguf", "n_ctx": 4096},
     "draft": {"file": "/models/draft.gguf", "n_ctx": 4096},
 }
+TARGET = SimpleNamespace(
+    n_ctx=4096,
+    n_vocab=0x110000,
+    weights=SimpleNamespace(
+        metadata=SimpleNamespace(
+            tokenizer_model="letters", tokenizer_pre="", tokens=(b"a",), token_types=b"\1"
+        )
+    ),
+)
+"""The target, with the vocabulary that a saved conversation is checked by."""
 Messages = list[dict[str, str]]
 
 
@@ -32,6 +42,7 @@ class Letters:
     add_bos = False
     bos_text = ""
     control_literals: frozenset[str] = frozenset()
+    name = "letters"
 
     def tokenize(self, text: str, *, parse_special: bool, add_bos: bool = False) -> list[int]:
         return list(map(ord, text))
@@ -80,7 +91,19 @@ class FakeLLM:
     @contextmanager
     def using(self) -> Iterator[Any]:
         """As `LLM.using`, with what a conversation and a chat need of an engine."""
-        yield SimpleNamespace(vocab=Letters(), template=Template(), most_draft_tokens=31)
+        yield SimpleNamespace(
+            vocab=Letters(), template=Template(), most_draft_tokens=31, target=TARGET, sessions={}
+        )
+
+    exclusive = using
+
+    def token_bytes(self, ids: Sequence[int]) -> bytes:
+        """As `LLM.token_bytes`."""
+        return "".join(map(chr, ids)).encode()
+
+    def unload(self) -> bool:
+        """As `LLM.unload`: nothing is loaded."""
+        return True
 
     def stream(
         self,

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from localspec.answers.request import Completion
-from localspec.cli import chat as chat_command
 from localspec.cli import download_progress as pulling
 from localspec.cli import main, opening, terminal
 from localspec.cli.app import COMMANDS, MEANT
+from localspec.cli.chat import command as chat_command
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import printable

@@ -22,11 +22,15 @@ from click.testing import CliRunner
 from localspec import LLM
 from localspec.answers.request import Completion
 from localspec.answers.turn import Turn
-from localspec.cli import interactive, main
-from localspec.cli.answer import Repetition, write_out
-from localspec.cli.figures import MEANINGS, cut_off, explained, figures
-from localspec.cli.interactive import COMMANDS, REPEATS, Chat
-from localspec.cli.line_editor import History, history_path
+from localspec.cli import main
+from localspec.cli.chat import showing
+from localspec.cli.chat.answer import Repetition, write_out
+from localspec.cli.chat.commands import COMMANDS
+from localspec.cli.chat.figures import MEANINGS, cut_off, explained, figures
+from localspec.cli.chat.line_editor import History, history_path
+from localspec.cli.chat.session import Chat
+from localspec.cli.chat.showing import REPEATS
+from localspec.cli.chat.turns import seen
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
 from localspec.cli.terminal import printable, wrapped
@@ -69,7 +73,7 @@ def questions(chat: Chat) -> list[str]:
 
 
 def calls(chat: Chat) -> list[dict[str, object]]:
-    return chat._llm.calls  # type: ignore[attr-defined, no-any-return]
+    return chat.llm.calls  # type: ignore[attr-defined, no-any-return]
 
 
 Capture = pytest.CaptureFixture[str]
@@ -157,7 +161,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Narrow]:
     def streams() -> Narrow:
         monkeypatch.setenv("COLUMNS", "60")
         monkeypatch.setenv("NO_COLOR", "1")
-        monkeypatch.setattr(interactive, "busy", contextlib.nullcontext)
+        monkeypatch.setattr(showing, "busy", contextlib.nullcontext)
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, Narrow())
         assert isinstance(sys.stderr, Narrow)
@@ -478,7 +482,7 @@ def test_a_file_that_is_no_conversation_is_told_in_plain_words(
 def test_what_the_model_sees_is_counted_in_words(turns: int, dropped: int, sentence: str) -> None:
     chat = Chat(FakeLLM(), parsed())  # type: ignore[arg-type]
     chat.conversation = SimpleNamespace(turns=[None] * turns, dropped=dropped)  # type: ignore[assignment]
-    assert chat._seen() == sentence
+    assert seen(chat) == sentence
 
 
 def test_ctrl_c_ends_no_answer_of_others(files: dict[str, Path]) -> None:
@@ -520,19 +524,16 @@ def test_ctrl_c_ends_no_answer_of_others(files: dict[str, Path]) -> None:
         ("/hlep", "There is no command /hlep: did you mean /help?"),
         ("/new", "There is no command /new: did you mean /clear?"),
         ("/reset", "did you mean /clear?"),
-        ("/retry", "did you mean /regen?"),
-        (
-            "/set temperature 0",
-            "models and sampling are chosen at the start, by options of `localspec chat`.",
-        ),
-        ("/temp 0", "chosen at the start, by --temp of"),
-        ("/top-p 1", "chosen at the start, by --top-p of"),
-        ("/seed", "chosen at the start, by -s/--seed of"),
+        ("/retry", "There is no answer to regenerate."),
+        ("/again", "did you mean /retry?"),
+        ("/temp 0", "There is no command /temp: /set temp VALUE changes that."),
+        ("/top-p 1", "/set top-p VALUE changes that."),
+        ("/threads 2", "that is chosen at the start, by -t/--threads of `localspec chat`."),
         ("/xyzzy", "There is no command /xyzzy: /help lists them, and //xyzzy sends the text to the model."),
         ("/draft", "Draft tokens: auto. /draft auto, off or a whole number changes it."),
         ("/draft 0", "Draft tokens from the next answer on: off."),
-        ("/save", "/save takes the path of a file."),
-        ("/load", "/load takes the path of a file."),
+        ("/save", "There is nothing to save."),
+        ("/load", "/load takes the name of a saved conversation"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_not_sent(capsys: Capture, line: str, sentence: str) -> None:
@@ -548,7 +549,6 @@ def test_help_lists_every_command(capsys: Capture) -> None:
     converse("/help")
     printed = capsys.readouterr().err
     assert all(f"/{name}" in printed for name in COMMANDS)
-    assert all(callable(getattr(Chat, f"_do_{name}")) for name in COMMANDS)
 
 
 @pytest.mark.parametrize(

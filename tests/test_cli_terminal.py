@@ -98,7 +98,7 @@ def test_exit_command(chat: Terminal) -> None:
     assert chat.exit_code() == 0
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_it_and_more_of_them_never_leave(chat: Terminal) -> None:
+def test_ctrl_c_stops_the_answer_and_keeps_it(chat: Terminal) -> None:
     chat.enter("slow")
     chat.expect("word word")
     chat.child.sendintr()
@@ -106,11 +106,8 @@ def test_ctrl_c_stops_the_answer_and_keeps_it_and_more_of_them_never_leave(chat:
     chat.enter("go on")
     chat.expect("user:slow assistant:word word")
     chat.expect(READY)
-    for _ in range(3):
-        chat.child.send("\x03")
-        chat.expect("/exit or Ctrl-D leaves.")
     chat.child.kill(signal.SIGINT)
-    chat.expect("/exit or Ctrl-D leaves.")
+    chat.expect("Ctrl-C again or /quit ends.")
     chat.child.send("still here\r")
     chat.expect("user:slow assistant:word word")
     chat.expect("user:still here")
@@ -183,7 +180,7 @@ def test_what_is_typed_while_an_answer_runs_is_not_shown_and_stands_in_the_line_
     chat.expect("end")
     time.sleep(0.5)
     chat.child.send("ing\r")  # only now it is sent
-    chat.expect("user:later limne\r\nending")
+    chat.child.expect(r"user:later\s+limne\s+ending")  # wherever the window breaks the line
     chat.enter("/exit")
     assert chat.exit_code() == 0
 
@@ -256,14 +253,14 @@ def test_ctrl_c_between_the_banner_and_the_prompt_does_not_leave(tmp_path: Path,
         "banner": "say = chat.say\n"
         f"def pressed(*arguments, **options):\n    say(*arguments, **options)\n    {interrupt}\n"
         "chat.say = pressed\n",
-        "reader": "from localspec.cli import line_editor\nmake = line_editor.prompt_reader\n"
+        "reader": "from localspec.cli.chat import line_editor\nmake = line_editor.prompt_reader\n"
         f"def pressed(*arguments, **options):\n    {interrupt}\n    return make(*arguments, **options)\n"
         "line_editor.prompt_reader = pressed\n",
     }[place]
     terminal = Terminal(
-        tmp_path, "-c", f"import os, signal, localspec.cli.chat as chat\n{driver}{DRIVER}", "chat"
+        tmp_path, "-c", f"import os, signal, localspec.cli.chat.conversing as chat\n{driver}{DRIVER}", "chat"
     )
-    terminal.expect("/exit or Ctrl-D leaves.")
+    terminal.expect("Ctrl-C again or /quit ends.")
     terminal.child.send("still here\r")
     terminal.expect("user:still here")
     terminal.enter("/exit")

@@ -102,9 +102,7 @@ class Conversation:
         Raises `InvalidRequest` for a text of blanks, `EngineBusy` while an earlier answer is unfinished, and what
         `LLM.chat` raises.
         """
-        question = checked_text(text, "The question", name="text")
-        if not question.strip():
-            raise InvalidRequest("The question is empty.", "Ask something.", name="text")
+        question = _checked_question(text)
         self._let_cancelled_end()
         with self._lock:
             return self._answer(self._turns, question, 0, options)
@@ -121,6 +119,16 @@ class Conversation:
                 raise InvalidRequest("There is no answer to regenerate.", "Ask something first.")
             *earlier, last = self._turns
             return self._answer(tuple(earlier), last.question, last.attempt + 1, options)
+
+    def ask_instead(self, text: str, **options: Unpack[AnswerOptions]) -> AnswerStream:
+        """Ask another question in the place of the last one, which stays until its answer is complete.
+
+        Raises what `ask` raises.
+        """
+        question = _checked_question(text)
+        self._let_cancelled_end()
+        with self._lock:
+            return self._answer(self._turns[:-1], question, 0, options)
 
     def undo(self) -> Turn | None:
         """Take the last question and its answer back; None where there is none. Raises `EngineBusy` as `ask`."""
@@ -140,8 +148,10 @@ class Conversation:
             self._refuse_unfinished()
             self._turns, self._pending = (), None
 
-    def save(self, path: StrPath) -> None:
+    def save(self, path: StrPath, *, with_state: bool = True) -> None:
         """Write it to a file, with its options, and the models' state where they hold it now.
+
+        with_state: False leaves the state out. The file is then small, and what is loaded from it is read again.
 
         They hold the state of the conversation that they answered last, until they are unloaded. The file is replaced
         at once or not at all. Functions among the options (`logits_processors`) are not in it. Waits for other answers.
@@ -152,7 +162,7 @@ class Conversation:
         with self._lock:
             self._refuse_unfinished()
             with self._llm.exclusive() as engine:
-                cells = saved_cells(engine, self.ids)
+                cells = saved_cells(engine, self.ids) if with_state else {}
                 saved = Saved(self.system, self._turns, cells, self.defaults, self.when_full)
                 write_saved(path, saved, engine)
 
@@ -276,6 +286,13 @@ class Conversation:
         raise EngineBusy(
             "The last answer of this conversation is unfinished.", "Read it to its end, or close it."
         )
+
+
+def _checked_question(text: str) -> str:
+    question = checked_text(text, "The question", name="text")
+    if not question.strip():
+        raise InvalidRequest("The question is empty.", "Ask something.", name="text")
+    return question
 
 
 def _max_tokens(options: dict[str, Any]) -> int | None:

@@ -28,7 +28,7 @@ from localspec.cli.terminal import (
 from localspec.errors import InvalidRequest, LocalspecError
 
 COMMANDS = {
-    "chat": "localspec.cli.chat:chat",
+    "chat": "localspec.cli.chat.command:chat",
     "app": "localspec.cli.desktop:app",
     "serve": "localspec.cli.serve:serve",
     "pull": "localspec.cli.pull:pull",

@@ -9,6 +9,9 @@ from types import FrameType
 
 from localspec.cli.terminal import say
 
+ENDED = 128
+"""An exit code beyond this is the number of the signal that ended the program."""
+
 
 class Interrupts(list[int]):
     """Each Ctrl-C that came, and nothing else happened."""
@@ -36,6 +39,36 @@ def interrupts_ignored() -> Iterator[Interrupts]:
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def ends_deferred() -> Iterator[None]:
+    """In the block SIGTERM, and the end of the terminal, stop an answer as Ctrl-C does; the program ends behind it.
+
+    A second one ends it at once. Where they are ignored (nohup) they stay so. Use in the main thread.
+    """
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1 or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise SystemExit(ENDED + number)
+        signal.raise_signal(signal.SIGINT)
+
+    numbers = [
+        number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+    ]
+    found = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in found.items() if handler not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise SystemExit(ENDED + came[0])
 
 
 @contextlib.contextmanager

@@ -81,6 +81,17 @@ class ModelOptions:
             )
         return name
 
+    def named(self) -> dict[str, str]:
+        """What names the model on the command line: pair, target, draft, as far as they were given."""
+        given = {"pair": self.pair, "target": self.target, "draft": self.draft}
+        return {name: text for name, text in given.items() if text}
+
+    def title(self) -> str:
+        """The same in words."""
+        from localspec.pairs.catalogue import DEFAULT_PAIR
+
+        return " + ".join(self.named().values()) or DEFAULT_PAIR
+
     @property
     def drafts_itself(self) -> bool:
         """Whether the target's own prediction layers shall draft."""

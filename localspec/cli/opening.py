@@ -98,7 +98,7 @@ def open_quietly(options: ModelOptions, consent: Consent, **further: Any) -> LLM
     for warning in llm.warnings:
         say(f"warning: {in_flags(warning)}")
     if not consent.quiet:
-        say(_introduction(options, llm), dim=True)
+        say(introduction(options, llm), dim=True)
     return llm
 
 
@@ -125,21 +125,21 @@ def engine(
     """
     try:
         with loading():
-            llm = _load(options, consent)
+            llm = load(options, consent)
     except NotDownloaded as missing:
         _pull(missing, consent)
         with loading():
-            llm = _load(options, consent)
+            llm = load(options, consent)
     with contextlib.closing(llm):
         loaded()
         for warning in llm.warnings:
             say(f"warning: {in_flags(warning)}")
         if not consent.quiet:
-            say(_introduction(options, llm), dim=True)
+            say(introduction(options, llm), dim=True)
         yield llm
 
 
-def _load(options: ModelOptions, consent: Consent) -> LLM:
+def load(options: ModelOptions, consent: Consent) -> LLM:
     from localspec.system.load_watch import LoadWatch, watching
 
     if consent.quiet:
@@ -197,7 +197,7 @@ def pair_title(options: ModelOptions, llm: LLM) -> str:
     return " + ".join(path.name for path in paths)
 
 
-def _introduction(options: ModelOptions, llm: LLM) -> str:
+def introduction(options: ModelOptions, llm: LLM) -> str:
     """A line: pair, files, what computes, drafting on or off and why; a second one where something would help."""
     name = options.pair_name()
     models = (llm.settings.get("target"), llm.settings.get("draft"))

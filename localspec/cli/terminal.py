@@ -199,14 +199,16 @@ def read_input() -> str:
 
     Raises `InvalidRequest` for what is no text, naming the byte at fault, and for too much of it.
     """
-    data = _read_bytes()
+    return utf8_text("Standard input", _read_bytes())
+
+
+def utf8_text(name: str, data: bytes) -> str:
+    """The text of bytes, without a mark at the start and the last line break. Raises `InvalidRequest`, as above."""
     if len(data) > LARGEST_INPUT:
-        raise InvalidRequest(
-            f"Standard input holds more than {LARGEST_INPUT >> 20} MiB.", "Give a part of it."
-        )
+        raise InvalidRequest(f"{name} holds more than {LARGEST_INPUT >> 20} MiB.", "Give a part of it.")
     if b"\0" in data:
         raise InvalidRequest(
-            f"Standard input is no text: byte {data.index(0)} is NUL.",
+            f"{name} is no text: byte {data.index(0)} is NUL.",
             "Convert it to UTF-8 text first.",
             offset=data.index(0),
         )
@@ -214,7 +216,7 @@ def read_input() -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(
-            f"Standard input is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}.",
+            f"{name} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}.",
             "Convert the text to UTF-8 first.",
             offset=error.start,
         ) from error

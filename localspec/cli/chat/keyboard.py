@@ -54,6 +54,19 @@ class Keyboard:
                     signal.signal(number, handler)
             self._set(self._found)
 
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """In the block, within `held`, another program has the terminal as it was found."""
+        if sys.platform == "win32" or self._fd is None or not self._found:
+            yield
+            return
+        now = termios.tcgetattr(self._fd)
+        self._set(self._found)
+        try:
+            yield
+        finally:
+            self._set(now)
+
     def _set(self, attributes: list[Any]) -> None:
         """Of a terminal that is ours at the moment: in the background this would stop the process."""
         if sys.platform != "win32" and self._fd is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from localspec.answers.request import Completion
+    from localspec.decoding.stats import Stats
 
 
 NOT_PLAIN = 0.95
@@ -41,6 +42,20 @@ def figures(completion: Completion, max_tokens: int | None) -> str:
         parts.append(f"acceptance rate {stats.acceptance_rate:.2f}")
         parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
     return ", ".join([*parts, f"drafting {completion.drafting}"])
+
+
+def so_far(stats: Stats | None) -> str:
+    """How a running answer goes, in a few words; "" before there is something to say."""
+    if stats is None or not stats.tokens:
+        return ""
+    parts = [_tokens(stats.tokens)]
+    if stats.tokens_per_second:
+        parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
+    if stats.speedup_estimate is not None:
+        parts.append(f"about {stats.speedup_estimate:.1f}x plain")
+    if stats.drafted:
+        parts.append(f"{stats.accepted} of {stats.drafted} drafted accepted")
+    return ", ".join(parts)
 
 
 def _tokens(count: int) -> str:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localspec.answers.request import Completion
+    from localspec.answers.request import Chunk, Completion
     from localspec.answers.stream import Item, Pump, Start
 
 POLL_SECONDS = 0.1
@@ -22,11 +22,12 @@ def write_out(
     write: Callable[[str], None],
     *,
     patient: bool = False,
-    heed: Callable[[Sequence[int]], None] = lambda ids: None,
+    heed: Callable[[Chunk], None] = lambda chunk: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Completion:
     """Hand every piece of text to `write` and return the completion. Use in the main thread.
 
-    heed: gets the ids of each piece, before `write` gets its text.
+    heed: gets each chunk, before `write` gets its text. tick: called while nothing comes, some ten times a second.
 
     The first Ctrl-C cancels the answer, whose completion then says so; the second raises KeyboardInterrupt, unless
     `patient`: then it changes nothing.
@@ -42,8 +43,8 @@ def write_out(
     completion: Completion | None = None
     pump = Pump([start], deliver)
     with _cancelling(pump, patient=patient), _reading(pump):
-        while (event := pump.received(_next(items))) is not None:
-            heed(event[1].tokens)
+        while (event := pump.received(_next(items, tick))) is not None:
+            heed(event[1])
             if event[1].text:
                 write(event[1].text)
             completion = event[1].completion or completion
@@ -51,10 +52,11 @@ def write_out(
     return completion
 
 
-def _next(items: queue.SimpleQueue[Item]) -> Item:
+def _next(items: queue.SimpleQueue[Item], tick: Callable[[], None]) -> Item:
     while True:
         with contextlib.suppress(queue.Empty):
             return items.get(timeout=POLL_SECONDS)
+        tick()
 
 
 @contextlib.contextmanager

@@ -13,12 +13,13 @@ import click
 
 from localspec.checks import WHEN_FULL
 from localspec.cli import opening
-from localspec.cli.answer import write_out
-from localspec.cli.figures import cut_off, figures
-from localspec.cli.interrupts import Interrupts, interrupts_ignored
+from localspec.cli.chat.answer import write_out
+from localspec.cli.chat.conversing import Manner, converse
+from localspec.cli.chat.figures import cut_off, figures
+from localspec.cli.chat.showing import Look, Showing
 from localspec.cli.model_options import ModelOptions, names_model
 from localspec.cli.options import json_option, model_options, offline_option, quiet_option, yes_option
-from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_answer, write_json
+from localspec.cli.terminal import checked_text, is_terminal, read_input, say, write_json
 from localspec.errors import UnknownPair
 
 if TYPE_CHECKING:
@@ -44,8 +45,18 @@ ASK = "Give a question behind PAIR, with -p or on standard input."
 @click.option(
     "--no-history",
     is_flag=True,
-    help="Keep nothing of what is typed for later conversations, and show none of it.",
+    help="Keep nothing of what is typed and answered for later conversations, and show none of it.",
 )
+@click.option(
+    "--continue",
+    "go_on",
+    is_flag=True,
+    help="Go on with the last conversation, with the model it was held with where none is named.",
+)
+@click.option(
+    "--plain", is_flag=True, help="Print answers as the model writes them, not as rendered Markdown."
+)
+@click.option("--show-accepted", is_flag=True, help="Colour drafted tokens that the target accepted.")
 @json_option
 @quiet_option
 @yes_option
@@ -57,6 +68,9 @@ def chat(
     system: str | None,
     when_full: str,
     no_history: bool,
+    go_on: bool,
+    plain: bool,
+    show_accepted: bool,
     as_json: bool,
     quiet: bool,
     yes: bool,
@@ -68,6 +82,7 @@ def chat(
     With QUESTION, -p, or text on standard input, it prints one answer and exits: the answer goes to standard
     output, everything else to standard error. What a file or a pipe gives on standard input is added to the question,
     behind an empty line; < /dev/null adds nothing. Otherwise it is a conversation; /help lists its commands.
+    The last conversations are kept, and --continue goes on with the newest.
     """
     options, question = _question_beside_files(options, question)
     if prompt is not None and question:
@@ -78,11 +93,16 @@ def chat(
     consent = opening.Consent(yes=yes, offline=offline, quiet=quiet)
     system = "" if system is None else checked_text("system prompt", system)
     options.check()
+    look = Look(markdown=not plain, color=show_accepted)
     with _question_explained():
         if prompt is None and is_terminal(sys.stdin):
-            _converse(options, system, when_full, consent, as_json, keep=not no_history)
-            return
-        _answer_once(options, system, _whole_prompt(options, prompt), consent, as_json)
+            _check_conversation(as_json)
+            manner = Manner(system, when_full, look, keep=not no_history, go_on=go_on)
+            converse(options, consent, manner)
+        elif go_on:
+            raise click.UsageError("--continue goes on with a conversation, in which questions are typed.")
+        else:
+            _answer_once(options, system, _whole_prompt(options, prompt), consent, look, as_json=as_json)
 
 
 def _question_beside_files(
@@ -134,48 +154,25 @@ def _whole_prompt(options: ModelOptions, given: str | None) -> str:
     return checked_text("prompt", f"{prompt}\n\n{piped}" if prompt else piped)
 
 
-def _converse(
-    options: ModelOptions,
-    system: str,
-    when_full: str,
-    consent: opening.Consent,
-    as_json: bool,
-    *,
-    keep: bool,
-) -> None:
+def _check_conversation(as_json: bool) -> None:
     way = "give its prompt behind PAIR, with -p or on standard input"
     if as_json:
         raise click.UsageError(f"--json is for one answer: {way}.")
     if not is_terminal(sys.stdout):
         raise click.UsageError(f"A conversation needs a terminal, and one answer a prompt: {way}.")
-    from localspec.cli.interactive import Chat
-    from localspec.cli.keyboard import Keyboard
-    from localspec.cli.line_editor import prompt_reader
-
-    keyboard, interrupts = Keyboard(), Interrupts()
-    attended = contextlib.ExitStack()
-
-    def loaded() -> None:
-        nonlocal interrupts
-        interrupts = attended.enter_context(interrupts_ignored())
-        attended.enter_context(keyboard.held())
-
-    # Ended before the engine is closed, and also where nothing was read.
-    with attended, opening.engine(options, consent, loading=keyboard.held, loaded=loaded) as llm, attended:
-        if not consent.quiet:
-            say("/help lists the commands, Ctrl-D leaves", dim=True)
-        chat = Chat(llm, options, system, when_full=when_full, quiet=consent.quiet)
-        chat.run(prompt_reader(keyboard, interrupts, keep=keep))
 
 
 def _answer_once(
-    options: ModelOptions, system: str, question: str, consent: opening.Consent, as_json: bool
+    options: ModelOptions, system: str, question: str, consent: opening.Consent, look: Look, *, as_json: bool
 ) -> None:
     with opening.engine(options, consent) as llm:
-        write = _discard if as_json else write_answer
         told = {"", llm.hint}
         conversation = llm.conversation(system, **options.conversation())
-        completion = write_out(lambda: conversation.ask(question), write)
+        if as_json:
+            completion = write_out(lambda: conversation.ask(question), _discard)
+        else:
+            showing = Showing(llm, look, watch_repetition=False)
+            completion = showing.run(lambda: conversation.ask(question), patient=False)
         if as_json and completion.finish_reason != "cancelled":
             fields = {
                 "text": completion.text,
@@ -190,8 +187,6 @@ def _answer_once(
                 "notice": completion.notice,
             }
             write_json(fields)
-        elif not completion.text.endswith("\n"):
-            write("\n")
     if completion.notice:
         say(completion.notice)
     if not consent.quiet:

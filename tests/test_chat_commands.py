@@ -1,0 +1,301 @@
+"""Commands of the conversation that change it, keep it, or ask about files; and what is kept by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec import LLM, Conversation
+from localspec.cli import opening
+from localspec.cli.chat.kept import MOST, Kept, is_name, name_for
+from localspec.cli.chat.session import Chat
+from localspec.cli.model_options import ModelOptions
+from localspec.errors import ConversationFileError
+from tests.fake_llm import FakeLLM
+from tests.test_cli_interactive import calls, converse, parsed, questions, reader
+from tests.tinygguf import write_trio
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_trio(tmp_path_factory.mktemp("models"))
+
+
+def keeping(folder: Path, *lines: str, by_itself: bool = True) -> Chat:
+    """A chat that keeps conversations, after these lines."""
+    kept = Kept(folder, {"pair": "a-pair"}, by_itself=by_itself)
+    chat = Chat(FakeLLM(), parsed(), quiet=True, kept=kept)  # type: ignore[arg-type]
+    chat.run(reader(lines))
+    return chat
+
+
+# --- /set
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("/set temp 0", "temperature", 0.0),
+        ("/set temperature=0.5", "temperature", 0.5),
+        ("/set --top-k 7", "top_k", 7),
+        ("/set seed 12345678901", "seed", 12345678901),
+        ("/set seed random", "seed", None),
+        ("/set max-tokens 9", "max_tokens", 9),
+        ("/set n none", "max_tokens", None),
+        ("/set ignore-eos on", "ignore_eos", True),
+    ],
+)
+def test_set_counts_from_the_next_answer_on(capsys: Capture, line: str, field: str, value: object) -> None:
+    chat = converse("one", line, "two", options=("-s", "3"))
+    before, after = (call["params"] for call in calls(chat))
+    assert after == replace(before, **{field: value}), "and changes nothing else"  # type: ignore[type-var]
+    assert " from the next answer on." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/set", "  top-p                   0.95\n"),
+        ("/set", "  seed                    another one each time\n"),
+        ("/set temp", "temp is 0.8.\n"),
+        ("/set markdown", "markdown is on.\n"),
+        ("/set temp hot", "temp is 'hot'. It must be a number from 0 to 100.\n"),
+        ("/set top-k 1.5", "top-k is 1.5. It must be a whole number, 0 or more.\n"),
+        ("/set max-tokens 0", "max-tokens is 0. It must be at least 1, or none.\n"),
+        ("/set tmp 1", "/set knows no tmp: did you mean temp? /set alone lists all.\n"),
+        ("/set color blue", "/set color takes on or off, not 'blue'.\n"),
+        ("/set colour on", "color is on from the next answer on.\n"),
+    ],
+)
+def test_set_says_what_is_and_what_may_be(capsys: Capture, line: str, sentence: str) -> None:
+    assert calls(converse(line)) == []
+    assert sentence in capsys.readouterr().err
+
+
+# --- /tokens, /read, /edit
+
+
+def test_tokens_are_counted_with_the_system_prompt_and_the_files(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "notes.txt").write_text("12345")
+    chat = converse(
+        "/tokens", f"/read {tmp_path / 'notes.txt'}", "/tokens", "say one", "/tokens", system="Brief."
+    )
+    said = capsys.readouterr().err
+    assert "6 of 4096 tokens of the context are taken, 4090 are left." in said
+    assert "The files behind the next question take about 5 more." in said
+    assert f"{len(chat.conversation.ids)} of 4096 tokens of the context are taken" in said
+
+
+def test_files_stand_behind_the_next_question_and_no_other(tmp_path: Path, capsys: Capture) -> None:
+    for name in ("a.txt", "b c.txt"):
+        (tmp_path / name).write_text(f"text of {name}\n")
+    chat = converse(f"/read {tmp_path / 'a.txt'}", f"/read {tmp_path / 'b c.txt'}", "What is it?", "And?")
+    first = "What is it?\n\na.txt:\n\ntext of a.txt\n\nb c.txt:\n\ntext of b c.txt"
+    assert questions(chat) == [first, "And?"]
+    assert "a.txt stands behind the next question, about 13 tokens." in capsys.readouterr().err
+    assert questions(converse(f"/read {tmp_path / 'a.txt'}", "/read", "x")) == ["x"]
+    assert "Taken back: a.txt." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(b"", "is empty."), (b"\xff\xfe", "is not UTF-8: byte 0 is 0xff."), (b"a\0", "is no text: byte 1 is NUL."),
+     (None, "cannot be read: No such file or directory.")],
+)  # fmt: skip
+def test_a_file_that_is_no_text_is_told(
+    tmp_path: Path, capsys: Capture, content: bytes | None, sentence: str
+) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    assert questions(converse(f"/read {path}", "x")) == ["x"]
+    assert f"error: {path} {sentence}" in capsys.readouterr().err
+
+
+def test_files_of_a_question_that_failed_are_still_there(
+    tmp_path: Path, files: dict[str, Path], capsys: Capture
+) -> None:
+    (tmp_path / "long.txt").write_text("x" * 3000)
+    with LLM.from_files(files["target"], n_ctx=256, draft_tokens=0) as llm:
+        chat = Chat(llm, parsed("-n", "2"), quiet=True)
+        chat.run(reader((f"/read {tmp_path / 'long.txt'}", "why", "/read", "why")))
+    assert questions(chat) == ["why"] and "Taken back: long.txt." in capsys.readouterr().err
+
+
+def test_another_question_takes_the_place_of_the_last_when_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from localspec.cli.chat import turns
+
+    written = iter(["fail", None, " ", "say two"])
+    monkeypatch.setattr(turns, "edited", lambda _text: next(written))
+    chat = converse("say one", "say first", "/edit", "/edit", "/edit", "/edit")
+    assert questions(chat) == ["say one", "say two"]
+
+
+# --- saved by name
+
+
+def test_a_conversation_is_saved_by_name_and_listed(tmp_path: Path, capsys: Capture) -> None:
+    chat = keeping(
+        tmp_path, "say one", "/save", "/save my talk", "/clear", "/load my talk", "/list", "/load not there"
+    )
+    said = capsys.readouterr().err
+    assert questions(chat) == ["say one"]
+    assert "Saved 1 turn: /load say-one goes on with it." in said and "Loaded 1 turn." in said
+    assert "error: There is no saved conversation 'not there'.\n/list shows them all." in said
+    listed = [line.split()[0] for line in said.splitlines() if "a-pair, say one" in line]
+    assert len(listed) == 3 and {"say-one", "my"} < set(listed)
+    for path in tmp_path.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0 or os.name == "nt", "nobody else can read it"
+
+
+def test_what_is_a_name_and_what_a_path() -> None:
+    assert all(map(is_name, ("talk", "my talk", "2026-11-29-1", "ärger")))
+    assert not any(map(is_name, ("a/b", "~/x", "x.zip", "..", "", "-x", "a" * 81, "a\\b", "a\n")))
+    chat = converse('say "Why is the sky blue, and the sea?" (short)')
+    assert name_for(chat.conversation) == "say-why-is-the-sky-blue"
+    assert is_name(name_for(converse("???").conversation))
+
+
+# --- kept by itself
+
+
+def test_each_conversation_is_kept_with_its_last_answer(tmp_path: Path) -> None:
+    kept = keeping(tmp_path, "say one", "fail", "say two", "/undo", "/clear", "say three").kept
+    assert kept is not None
+    entries = kept.entries()
+    assert {(entry.question, entry.turns) for entry in entries} == {("say three", 1), ("say one", 1)}
+    assert kept.newest().question == "say three" and kept.newest().model == {"pair": "a-pair"}
+
+
+def test_who_keeps_nothing_can_still_save(tmp_path: Path) -> None:
+    chat = keeping(tmp_path, "say one", "/save kept", by_itself=False)
+    assert chat.kept is not None and [entry.name for entry in chat.kept.entries()] == ["kept"]
+    with pytest.raises(ConversationFileError, match="There is no conversation in"):
+        chat.kept.newest()
+
+
+def test_only_so_many_are_kept_and_the_oldest_goes(tmp_path: Path) -> None:
+    chat = keeping(tmp_path, "say one", "/save named")
+    assert chat.kept is not None
+    (first,) = [entry for entry in chat.kept.entries() if entry.by_itself]
+    for number in range(MOST + 3):
+        for suffix in (".localspec", ".json"):
+            copy = first.path.with_name(f"{number}{suffix}")
+            copy.write_bytes(first.path.with_suffix(suffix).read_bytes())
+            os.utime(copy, (1000 + number, 1000 + number))
+    chat.run(reader(("say more",)))
+    names = [entry.name for entry in chat.kept.entries() if entry.by_itself]
+    assert len(names) == MOST and first.name in names and "0" not in names and f"{MOST + 2}" in names
+    assert not first.path.with_name("0.json").exists() and "named" in [e.name for e in chat.kept.entries()]
+
+
+def test_a_folder_that_cannot_be_written_is_said_once_and_ends_nothing(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "file").write_text("")
+    chat = keeping(tmp_path / "file" / "x", "say one", "say two", "/save here", "/list")
+    said = capsys.readouterr().err
+    assert questions(chat) == ["say one", "say two"]
+    assert said.count("This conversation is not kept: The conversation cannot be written to") == 1
+    assert "error: The conversation cannot be written to" in said and "No conversation is saved yet." in said
+
+
+def test_what_is_kept_is_small_and_whole(files: dict[str, Path], tmp_path: Path) -> None:
+    """Without the models' state: what is loaded from it is read again, and goes on the same."""
+    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
+        talk = llm.conversation(temperature=0, max_tokens=8)
+        list(talk.ask("one"))
+        talk.save(tmp_path / "small", with_state=False)
+        talk.save(tmp_path / "large")
+        assert (tmp_path / "small").stat().st_size < (tmp_path / "large").stat().st_size / 2
+        again = Conversation.load(llm, tmp_path / "small", temperature=0, max_tokens=8)
+        list(talk.ask("two"))
+        list(again.ask("two"))
+        assert again.ids == talk.ids and "read again" in again.restored
+
+
+# --- another model
+
+
+def other_model(folder: Path) -> Path:
+    folder.mkdir()
+    return write_trio(folder)["target"]
+
+
+def with_files(target: Path, *arguments: str) -> ModelOptions:
+    return parsed("-m", str(target), "-c", "512", "-n", "6", "--temp", "0", "-t", "1", *arguments)
+
+
+def opened(options: ModelOptions) -> LLM:
+    return opening.open_engine(options, lambda _sentence: None)
+
+
+def test_a_conversation_goes_on_with_another_model(
+    files: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    other, kept = other_model(tmp_path / "other"), Kept(tmp_path / "kept", {})
+    options = with_files(files["target"])
+    with opened(options) as llm:
+        chat = Chat(llm, options, "Be brief.", kept=kept)
+        chat.run(reader(("one", "/set seed 9", f"/model {other}", "/model", "two", "/tokens")))
+        assert questions(chat) == ["one", "two"] and chat.llm is not llm
+        assert chat.conversation.system == "Be brief." and chat.conversation.defaults["params"].seed == 9
+        assert kept.newest().model == {"pair": str(other)}
+    said = capsys.readouterr().err
+    assert f"The model is {other}." in said and "error" not in said
+    assert "The model sees the whole conversation, 2 turns." in said
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("no-such-pair", "There is no pair named 'no-such-pair'."),
+        ("qwen2.5-coder-7b", "is not complete on this disk"),
+        ("{folder}/missing.gguf", "There is no file"),
+        ("{folder}/damaged.gguf", "damaged.gguf"),
+    ],
+)
+def test_a_model_that_cannot_be_used_leaves_the_present_one(
+    files: dict[str, Path],
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    sentence: str,
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    (tmp_path / "damaged.gguf").write_bytes(files["target"].read_bytes()[:5000])
+    options = with_files(files["target"])
+    with opened(options) as llm:
+        chat = Chat(llm, options, quiet=True)
+        chat.run(reader(("one", f"/model {name.format(folder=tmp_path)}", "two")))
+        assert questions(chat) == ["one", "two"] and chat.llm is llm
+    said = capsys.readouterr().err
+    assert sentence in said and f"{files['target']} stays." in said
+
+
+def test_ctrl_c_stops_the_load_of_another_model(
+    files: dict[str, Path], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = with_files(files["target"])
+
+    def interrupted(*_arguments: object) -> LLM:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)
+        raise AssertionError("it was not stopped")
+
+    with opened(options) as llm:
+        chat = Chat(llm, options, quiet=True)
+        monkeypatch.setattr(opening, "load", interrupted)
+        chat.run(reader((f"/model {files['draft']}", "two")))
+        assert questions(chat) == ["two"]
+    assert f"Stopped. {files['target']} stays." in capsys.readouterr().err
