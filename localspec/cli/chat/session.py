@@ -117,7 +117,9 @@ class Chat:
         """Go on with another model, which is closed at the end. Raises `LocalspecError` where it cannot take over."""
         now = self.conversation
         if now.messages:
-            llm.render(now.messages, ending="nothing")  # what its template refuses is said before it takes over
+            llm.render(
+                now.messages, ending="nothing"
+            )  # what its template refuses is said before it takes over
         conversation = now.from_messages(llm, now.messages, when_full=now.when_full, **now.defaults)
         conversation.system = now.system
         self._other_models.callback(llm.close)
