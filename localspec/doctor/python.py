@@ -12,8 +12,8 @@ from localspec.doctor.finding import Finding, note, ok, problem
 
 OLDEST = (3, 11)
 NEEDED = (
-    "click", "filelock", "huggingface_hub", "jinja2", "llguidance", "numpy", "pip", "platformdirs",
-    "prompt_toolkit", "psutil", "rich",
+    "click", "filelock", "huggingface_hub", "jinja2", "llguidance", "markdown_it", "numpy", "pip",
+    "platformdirs", "prompt_toolkit", "psutil", "rich",
 )  # fmt: skip
 
 
