@@ -299,3 +299,26 @@ def test_ctrl_c_stops_the_load_of_another_model(
         chat.run(reader((f"/model {files['draft']}", "two")))
         assert questions(chat) == ["two"]
     assert f"Stopped. {files['target']} stays." in capsys.readouterr().err
+
+
+def test_a_conversation_of_another_vocabulary_says_which_model_it_was_held_with(
+    files: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    keeping(tmp_path, "say one", "/save letters")
+    options = with_files(files["target"])
+    with opened(options) as llm:
+        chat = Chat(llm, options, quiet=True, kept=Kept(tmp_path, options.named()))
+        chat.run(reader(("one", "/load letters", "two")))
+    assert questions(chat) == ["one", "two"]
+    said = capsys.readouterr().err
+    assert "another vocabulary" in said and "It was held with a-pair: go on with that model." in said
+
+
+def test_a_model_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert parsed("-m", "x.gguf", "-md", "org/repo:q4").named() == {
+        "target": str(tmp_path / "x.gguf"),
+        "draft": "org/repo:q4",
+    }
+    assert parsed("smollm2-135m").title() == "smollm2-135m" and parsed().title() == "qwen2.5-coder-1.5b"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.checks import checked_path
+from localspec.checks import checked_path, user_path
 
 if TYPE_CHECKING:
     from localspec.decoding.params import SamplingParams
@@ -82,9 +82,9 @@ class ModelOptions:
         return name
 
     def named(self) -> dict[str, str]:
-        """What names the model on the command line: pair, target, draft, as far as they were given."""
+        """What names the model on the command line: pair, target, draft, as far as they were given; paths from the root."""
         given = {"pair": self.pair, "target": self.target, "draft": self.draft}
-        return {name: text for name, text in given.items() if text}
+        return {name: _from_root(text) for name, text in given.items() if text}
 
     def title(self) -> str:
         """The same in words."""
@@ -203,6 +203,10 @@ def _text_of(option: str, path: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise click.UsageError(f"--{option.replace('_', '-')}: {path!r} cannot be read: {reason}.") from None
+
+
+def _from_root(name: str) -> str:
+    return str(user_path(name).absolute()) if is_path(name) and user_path(name).is_file() else name
 
 
 def is_path(name: str) -> bool:

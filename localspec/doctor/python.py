@@ -14,8 +14,8 @@ from localspec.system.packages import mend
 
 OLDEST = (3, 11)
 NEEDED = (
-    "click", "filelock", "huggingface_hub", "jinja2", "llguidance", "numpy", "pip", "platformdirs",
-    "prompt_toolkit", "psutil", "rich",
+    "click", "filelock", "huggingface_hub", "jinja2", "llguidance", "markdown_it", "numpy", "pip",
+    "platformdirs", "prompt_toolkit", "psutil", "rich",
 )  # fmt: skip
 
 

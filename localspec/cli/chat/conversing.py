@@ -77,6 +77,7 @@ def _attend(
     )  # fmt: skip
     if last is not None:
         chat.go_on(last)
+        chat.conversation.system = manner.system or chat.conversation.system
         turns = chat.conversation.turns
         if not consent.quiet:
             say(f"Going on with {counted(len(turns))}, the last: {shortened(turns[-1].question)}", dim=True)

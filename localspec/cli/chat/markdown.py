@@ -8,14 +8,17 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from markdown_it import MarkdownIt
+from rich import box
 from rich.console import COLOR_SYSTEMS, Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, ListItem, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, ListItem, Markdown, MarkdownElement, TableElement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.theme import Theme
 
 # Without HTML and references, for both are not shown: List<int> and [1]: text stay what they are.
@@ -61,8 +64,6 @@ def is_table(block: str) -> bool:
 class _Heading(Heading):
     """At the left, like all that stands below it."""
 
-    LEVEL_ALIGN: ClassVar[dict[str, Any]] = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "left")
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = self.text.copy()
         text.justify = "left"
@@ -84,18 +85,28 @@ class _Item(ListItem):
             yield Segment("\n")
 
 
+class _Table(TableElement):
+    """As narrow as its cells; none of them is cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True, header_style="bold")
+        if self.header is not None and self.header.row is not None:
+            for cell in self.header.row.cells:
+                table.add_column(cell.content, justify=cell.justify, overflow="fold")
+        for row in self.body.rows if self.body is not None else ():
+            table.add_row(*(cell.content for cell in row.cells))
+        yield table
+
+
 class _Code(CodeBlock):
     """Set in by two columns, in the terminal's own colours."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Syntax(
-            str(self.text).rstrip("\n"),
-            self.lexer_name,
-            theme="ansi_dark",
-            background_color="default",
-            word_wrap=True,
-            padding=(0, 0, 0, 2),
-        )
+        code = str(self.text).rstrip("\n").expandtabs(4)
+        syntax = Syntax("", self.lexer_name, theme="ansi_dark", background_color="default", word_wrap=True)
+        text = syntax.highlight(code)
+        text.right_crop(len(text.plain) - len(text.plain.rstrip("\n")))
+        yield Padding(text, (0, 0, 0, 2))
 
 
 class _Document(Markdown):
@@ -105,6 +116,7 @@ class _Document(Markdown):
         **Markdown.elements,
         "heading_open": _Heading,
         "list_item_open": _Item,
+        "table_open": _Table,
         "fence": _Code,
         "code_block": _Code,
     }

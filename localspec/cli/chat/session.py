@@ -14,7 +14,7 @@ from localspec.cli.chat.showing import Look, shown
 from localspec.cli.interrupts import ends_deferred, interrupts_ignored
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.terminal import checked_text, say
-from localspec.errors import ContextFull, LocalspecError, PromptTooLong
+from localspec.errors import ContextFull, ConversationFileError, LocalspecError, PromptTooLong
 
 if TYPE_CHECKING:
     from localspec.answers.request import Completion
@@ -130,12 +130,17 @@ class Chat:
             self.kept.model = options.named()
 
     def go_on(self, entry: Entry) -> None:
-        """Take up a conversation that was kept. Raises `ConversationFileError`."""
+        """Take up a conversation that was kept; it has its own system prompt. Raises `ConversationFileError`."""
         from localspec.answers.conversation import Conversation
 
-        system, now = self.conversation.system, self.conversation
-        self.conversation = Conversation.load(self.llm, entry.path, when_full=now.when_full, **now.defaults)
-        self.conversation.system = system or self.conversation.system
+        now = self.conversation
+        try:
+            talk = Conversation.load(self.llm, entry.path, when_full=now.when_full, **now.defaults)
+        except ConversationFileError as error:
+            if entry.model and entry.model != self.options.named():
+                error.command = f"It was held with {' + '.join(entry.model.values())}: go on with that model."
+            raise
+        self.conversation = talk
         if self.kept is not None:
             self.kept.begin_anew(entry if entry.by_itself else None)
 
