@@ -39,14 +39,14 @@ class Ticket:
     """A place in the queue. `cancelled` is read between rounds. thread: the last that used it.
 
     whole: it wants the engine for itself. priority: those with a higher one come first. seat: the one that it has;
-    choose: which of several free ones it takes.
+    choose: which of several free ones it takes. seated: a thread of its own computes it, not whoever reads it.
     """
 
     def __init__(self, *, whole: bool = False, priority: int = 0) -> None:
         self.cancelled = False
         self.thread: threading.Thread | None = None
         self.stream: Callable[[], Unread | None] = lambda: None
-        self.whole, self.priority, self.seat = whole, priority, 0
+        self.whole, self.priority, self.seat, self.seated = whole, priority, 0, False
         self.choose: Callable[[list[int]], int] = min
 
     def close_unread(self) -> None:

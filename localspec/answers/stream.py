@@ -36,6 +36,7 @@ class AnswerStream(Iterator[Chunk]):
         self._last: Chunk | None = None
         self._when_complete: Callable[[Completion], None] = _tell_nobody
         self._taken_over = self._untold = False
+        self._reader: threading.Thread | None = None
         self._telling = threading.Lock()  # of these two
         self._reading = threading.RLock()
         self._ended = threading.Event()
@@ -47,7 +48,9 @@ class AnswerStream(Iterator[Chunk]):
         with self._reading:
             if self.executing:
                 raise EngineBusy("This answer is being read further up in this thread.", "Read it there.")
-            self._ticket.thread = threading.current_thread()
+            self._reader = threading.current_thread()
+            if not self._ticket.seated:
+                self._ticket.thread = self._reader
             try:
                 chunk = self._last or next(self._chunks)
                 self._last = None
@@ -158,7 +161,7 @@ class AnswerStream(Iterator[Chunk]):
 
     def wait(self, timeout: float) -> bool:
         """Wait until another thread has read it to its end; whether it has. False at once where none is reading."""
-        reader = self._ticket.thread
+        reader = self._reader
         if reader is None or reader is threading.current_thread() or not reader.is_alive():
             return self.ended
         return self._ended.wait(timeout)

@@ -25,6 +25,9 @@ FADE = 0.3
 """Share of what is known of wide passes that the latest one decides."""
 
 
+NO_PASS = Batch(0, 0.0)
+
+
 @dataclass
 class Wanted:
     """A span that waits for its pass. found: its rows, once it was made; batch: the whole pass; alone: in it."""
@@ -34,7 +37,7 @@ class Wanted:
     cancelled: Callable[[], bool]
     found: list[Logits] | None = None
     error: BaseException | None = None
-    batch: Batch = Batch(0, 0.0)
+    batch: Batch = NO_PASS
     alone: bool = True
 
     @property
@@ -105,9 +108,7 @@ class SharedPasses:
         """Answers that take part."""
         return len(self._inside)
 
-    def decode(
-        self, context: Context, span: Span, cancelled: Callable[[], bool] = lambda: False
-    ) -> Wanted:
+    def decode(self, context: Context, span: Span, cancelled: Callable[[], bool] = lambda: False) -> Wanted:
         """The span with its rows and the pass that it shared; for who is not inside a pass of its own.
 
         Raises what `Context.decode` raises; an error of one span leaves the others alone.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from localspec.checks import check_head, check_library, check_names, checked_switch
+from localspec.checks import check_head, check_library, check_names, check_parallel, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
 from localspec.gguf.metadata import Metadata
@@ -41,7 +41,8 @@ class EngineOptions:
     it is an error and not a crash (`trial.py`). library: what computes, by its name in LIBRARIES; "auto": the one that
     is expected to take the least time for the pair here (`choice.py`). head: whether the target's own prediction layers
     draft: "auto", where it has some and no draft is given; "on", in the place of the pair's draft too, and it is an
-    error where they cannot; "off". Raises `InvalidRequest`, for `keep_prefixes` and
+    error where they cannot; "off". parallel: answers that run at a time, each with `n_ctx` cells of its own; "auto": as
+    many as memory has room for, up to 4 (`seats.py`). Raises `InvalidRequest`, for `keep_prefixes` and
     the layers when they are used.
     """
 
@@ -63,6 +64,7 @@ class EngineOptions:
     try_first: bool = False
     library: str = "auto"
     head: str = "auto"
+    parallel: int | str = 1
 
     def __post_init__(self) -> None:
         self.context(self.n_ctx, 1)  # checks what it is given
@@ -70,6 +72,7 @@ class EngineOptions:
             checked_switch(name, getattr(self, name))
         check_library(self.library)
         check_head(self.head)
+        check_parallel(self.parallel)
 
     def strict_for(self, target: Metadata, library: Library) -> EngineOptions:
         """These options with what strict mode changes for a target that `library` computes."""
@@ -125,6 +128,7 @@ class LoadOptions(TypedDict, total=False):
     try_first: bool
     library: str
     head: str
+    parallel: int | str
 
 
 def engine_options(values: dict[str, object]) -> EngineOptions:

@@ -11,7 +11,7 @@ from localspec.compute.library import Context, Weights
 from localspec.decoding.company import Company
 from localspec.decoding.rollback import Rollback
 from localspec.decoding.sampling import Logits
-from localspec.decoding.session import Span
+from localspec.decoding.session import Sharing, Span
 from localspec.decoding.shared_passes import SharedPasses
 from localspec.decoding.stats import Batch
 
@@ -114,6 +114,10 @@ class SeatContext:
     def length(self, sequence_id: int) -> int:
         """Cells that the sequence holds."""
         return self.whole.length(sequence_id)
+
+    def copy_cells(self, source: int, destination: int, count: int) -> int:
+        """Let an empty sequence hold the first `count` cells of another; returns how many it then holds."""
+        return self.whole.copy_cells(source, destination, count) if isinstance(self.whole, Sharing) else 0
 
     def state_bytes(self, sequence_id: int) -> int:
         """Bytes that `save_state` would take, about."""

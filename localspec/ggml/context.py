@@ -126,6 +126,10 @@ class NativeContext(ABC):
         """Remove the cells from `start` on; whether the library did. start: -1 for all."""
 
     @abstractmethod
+    def _copy(self, source: int, destination: int, count: int) -> None:
+        """Let the second sequence hold the first `count` cells of the first one too."""
+
+    @abstractmethod
     def _held(self, sequence_id: int) -> int:
         """Cells that the sequence holds."""
 
@@ -256,6 +260,17 @@ class NativeContext(ABC):
         if self._running:
             return self._running.forget(sequence_id)
         self._remove(sequence_id, -1)
+        return 0
+
+    def copy_cells(self, source: int, destination: int, count: int) -> int:
+        """Let an empty sequence hold the first `count` cells of another; returns how many it then holds: 0 where
+        there is a running state, which has no beginning.
+        """
+        for sequence_id in (source, destination):
+            self._check_sequence(sequence_id)
+        if self._running is None and 0 < count <= self.length(source):
+            self._copy(source, destination, count)
+            return self.truncate(destination, count)
         return 0
 
     def copy_running(self, sequence_id: int) -> Any:

@@ -55,6 +55,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_decode": (I32, [POINTER, structs.Batch]),
     "llama_synchronize": (None, [POINTER]),
     "llama_get_logits_ith": (_FLOATS, [POINTER, I32]),
+    "llama_kv_cache_seq_cp": (None, [POINTER, I32, I32, I32, I32]),
     "llama_kv_cache_seq_rm": (BOOL, [POINTER, I32, I32, I32]),
     "llama_kv_cache_seq_pos_min": (I32, [POINTER, I32]),
     "llama_kv_cache_seq_pos_max": (I32, [POINTER, I32]),

@@ -59,6 +59,8 @@ class Context(NativeContext):
         params.n_ctx = options.n_ctx + options.spare
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_sequences
+        # Its fused attention gives NaN where a whole block of cells is of other sequences.
+        params.flash_attn = params.flash_attn and options.n_sequences == 1
         params.n_threads = params.n_threads_batch = self.threads
         params.type_k = binding.CACHE_TYPES[options.cache_type_k]
         params.type_v = binding.CACHE_TYPES[options.cache_type_v]
@@ -68,6 +70,9 @@ class Context(NativeContext):
 
     def _remove(self, sequence_id: int, start: int) -> bool:
         return bool(self._lib.llama_kv_cache_seq_rm(self._handle, sequence_id, start, -1))
+
+    def _copy(self, source: int, destination: int, count: int) -> None:
+        self._lib.llama_kv_cache_seq_cp(self._handle, source, destination, 0, count)
 
     def _held(self, sequence_id: int) -> int:
         # The largest position of an empty sequence is said to be 0, and its least -1.
