@@ -25,6 +25,7 @@ from localspec.engine.keeper import EngineKeeper
 from localspec.engine.loaders import Loaders
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import Notify
+from localspec.engine.seats import SeatState
 from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
 from localspec.system.at_exit import close_at_exit
 from localspec.system.forks import is_forked
@@ -43,7 +44,8 @@ def _ignore(sentence: str) -> None:
 class LLM(Loaders):
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
-    One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
+    As many answers run at a time as it has seats (`parallel`, by default one): further threads wait for their turn.
+    `cancel` and `close` work from any thread.
     """
 
     def __init__(self, keeper: EngineKeeper, unload_after: float | None = None) -> None:
@@ -87,6 +89,20 @@ class LLM(Loaders):
     def hint(self) -> str:
         """What would let the draft model pay, in a sentence; "" where it can, or where there is none."""
         return self._keeper.hint
+
+    @property
+    def parallel(self) -> int:
+        """Answers that may run at a time."""
+        return self._queue.num_seats
+
+    @property
+    def seats(self) -> tuple[SeatState, ...]:
+        """What they do now, where there are several; none where the weights are not in memory."""
+        seats = self._keeper.engine.seats if self.loaded else None
+        if seats is None:
+            return ()
+        taken = self._queue.taken
+        return tuple(SeatState(index in taken, held) for index, held in enumerate(seats.held))
 
     @property
     def template(self) -> ChatTemplate:

@@ -205,6 +205,12 @@ class AnswerQueue:
         return len(self._running) >= (1 if alone else self.num_seats)
 
     @property
+    def taken(self) -> frozenset[int]:
+        """Seats that answers have now."""
+        with self._changed:
+            return frozenset(one.seat for one in self._running)
+
+    @property
     def idle_seconds(self) -> float:
         """For how long nobody has used the engine; 0 while somebody does."""
         with self._changed:

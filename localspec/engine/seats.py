@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from localspec.compute.context_options import ContextOptions
@@ -30,6 +30,14 @@ WORTH_COPYING = 16
 """Tokens in another seat's cells from which on they are shared and not read again."""
 SLACK = 256
 """Cells beyond what the seats need, so that a pass finds a place between those that are taken."""
+
+
+@dataclass(frozen=True)
+class SeatState:
+    """busy: an answer has it. tokens: in its cells."""
+
+    busy: bool
+    tokens: int
 
 
 class Seats:
@@ -105,6 +113,11 @@ class Seats:
             count = min(common_prefix(best.tokens, read), len(read) - 1)
             if count - mine >= WORTH_COPYING:
                 session.borrow(best, count)
+
+    @property
+    def held(self) -> list[int]:
+        """Tokens in the cells of each."""
+        return [len(engine.session.tokens) for engine in self.engines]
 
     def forget(self) -> None:
         """Empty the cells of all seats. Only while no answer runs."""
