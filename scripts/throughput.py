@@ -91,7 +91,7 @@ def main() -> None:
     with ExitStack() as stack:
         one = stack.enter_context(LLM.load(arguments.pair, arguments.draft, **load))
         many = stack.enter_context(
-            LLM.load(arguments.pair, arguments.draft, parallel=arguments.seats, **load)
+            LLM.load(arguments.pair, arguments.draft, **{**load, "parallel": arguments.seats})
         )
         library = many.settings["library"]
         for _ in range(arguments.runs):

@@ -84,7 +84,7 @@ def test_both_seats_run_the_third_waits_and_the_lowest_priority_comes_first(file
             return answer.status_code
 
         with ThreadPoolExecutor(6) as pool:
-            asked = [pool.submit(ask, name) for name in ("first", "second")]
+            asked = [pool.submit(ask, "first"), pool.submit(ask, "second", max_tokens=400, ignore_eos=True)]
             wait_until(lambda: server.service.num_running == 2)
             asked.append(pool.submit(ask, "patient", priority=5, max_tokens=1))
             wait_until(lambda: server.service.waiting_or_running == 3)
