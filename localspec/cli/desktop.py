@@ -9,6 +9,7 @@ import sys
 import click
 
 from localspec.errors import BackendError, MissingPackage
+from localspec.system import packages
 
 EXTRA = 'Install them with the extra `desktop`: pip install -e ".[desktop]"'
 
@@ -38,7 +39,11 @@ def _check_installed() -> None:
     names = {"PySide6": "PySide6-Essentials", "markdown_it": "markdown-it-py", "pygments": "pygments"}
     missing = [package for name, package in names.items() if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingPackage(f"The window needs {' and '.join(missing)}.", EXTRA, package=missing[0])
+        raise MissingPackage(
+            f"The window needs {' and '.join(missing)}.",
+            packages.mend(EXTRA, " ".join(missing)),
+            package=missing[0],
+        )
 
 
 def _check_display() -> None:
