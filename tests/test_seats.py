@@ -11,11 +11,14 @@ import pytest
 
 from localspec import LLM
 from localspec.errors import EngineClosed, InvalidRequest
+from localspec.llama.library import LlamaCpp
 
 from .tinygguf import write_mamba, write_pair
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
 OPTIONS = {"n_ctx": 512, "draft_tokens": 3, "threads": 1}
+ROUNDING = 0.1
+"""In a log-probability."""
 PROMPTS = [letter * length for letter, length in zip("abcdefgh", range(30, 190, 20), strict=True)]
 
 
@@ -35,8 +38,30 @@ def alone(files, computed_by):
         for prompt in PROMPTS:
             for settings in ({"temperature": 0}, {"seed": 4}):
                 llm.forget()
-                answers[prompt, *settings] = llm.generate(prompt, max_tokens=20, **settings).ids
+                answers[prompt, *settings] = llm.generate(prompt, max_tokens=20, logprobs=3, **settings)
         return answers
+
+
+@pytest.fixture(scope="module")
+def same(library, alone):
+    """Whether an answer, or the beginning of one, is the one given alone: by its ids.
+
+    With ik_llama.cpp's attention over several sequences rows depend a little on where their cells are: there another
+    token may follow where two are about as likely.
+    """
+
+    def same(completion, prompt, setting="temperature"):
+        expected = alone[prompt, setting]
+        places = range(min(len(completion.ids), len(expected.ids)))
+        differs = next((place for place in places if completion.ids[place] != expected.ids[place]), None)
+        if differs is None:
+            return len(completion.ids) == len(expected.ids) or completion.finish_reason == "cancelled"
+        if library.key != "ik":
+            return False
+        close = dict(expected.logprobs[differs].top)
+        return max(close.values()) - close.get(completion.ids[differs], -99.0) < ROUNDING
+
+    return same
 
 
 @pytest.fixture
@@ -51,11 +76,17 @@ def all_at_once(llm, prompts, **options):
 
 
 @pytest.mark.parametrize("drafting", [3, "off", "auto"])
-@pytest.mark.parametrize("settings", [{"temperature": 0}, {"seed": 4}], ids=["greedy", "seeded"])
-def test_eight_answers_in_four_seats_are_those_given_alone(llm, alone, settings, drafting):
+def test_eight_answers_in_four_seats_are_those_given_alone(llm, same, drafting):
     for _ in range(2):  # the second time from kept cells
-        found = all_at_once(llm, PROMPTS, draft_tokens=drafting, max_tokens=20, **settings)
-        assert [one.ids for one in found] == [alone[prompt, *settings] for prompt in PROMPTS]
+        found = all_at_once(llm, PROMPTS, draft_tokens=drafting, **GREEDY)
+        assert all(map(same, found, PROMPTS))
+
+
+@pytest.mark.parametrize("library", [LlamaCpp], ids=["llama"], indirect=True)
+@pytest.mark.parametrize("drafting", [3, "off", "auto"])
+def test_a_seed_gives_the_same_text_whatever_the_neighbours_do(llm, same, drafting):
+    found = all_at_once(llm, PROMPTS, draft_tokens=drafting, max_tokens=20, seed=4)
+    assert all(same(one, prompt, "seed") for one, prompt in zip(found, PROMPTS, strict=True))
 
 
 def test_passes_are_shared(llm):
@@ -68,32 +99,26 @@ def test_passes_are_shared(llm):
     assert len(passes) < sum(one.stats.tokens for one in found) / 2
 
 
-@pytest.fixture(scope="module")
-def slow_files(tmp_path_factory):
-    """Passes that take some milliseconds, so that something can come between them."""
-    return write_pair(tmp_path_factory.mktemp("slow"), n_layer=30)
-
-
-def test_a_cancel_ends_its_own_answer_and_no_other(llm, alone):
+def test_a_cancel_ends_its_own_answer_and_no_other(llm, same):
     streams = [llm.stream(prompt, max_tokens=200, ignore_eos=True, temperature=0) for prompt in PROMPTS[:4]]
     for stream in streams:
         next(stream)
     streams[1].cancel()
     reasons = [[chunk.completion for chunk in stream][-1] for stream in streams]
     assert [one.finish_reason for one in reasons] == ["length", "cancelled", "length", "length"]
-    assert llm.generate(PROMPTS[1], **GREEDY).ids == alone[PROMPTS[1], "temperature"]
+    assert same(llm.generate(PROMPTS[1], **GREEDY), PROMPTS[1])
 
 
-def test_a_closed_stream_leaves_the_others(llm, alone):
+def test_a_closed_stream_leaves_the_others(llm, same):
     kept = llm.stream(PROMPTS[0], **GREEDY)
     left = llm.stream(PROMPTS[1], max_tokens=300, ignore_eos=True)
     next(left)
     left.close()
-    assert [chunk.completion for chunk in kept][-1].ids == alone[PROMPTS[0], "temperature"]
-    assert llm.generate(PROMPTS[1], **GREEDY).ids == alone[PROMPTS[1], "temperature"]
+    assert same([chunk.completion for chunk in kept][-1], PROMPTS[0])
+    assert same(llm.generate(PROMPTS[1], **GREEDY), PROMPTS[1])
 
 
-def test_random_coming_and_going(llm, alone):
+def test_random_coming_and_going(llm, same):
     """Answers, cancels and readers that leave, at random moments: what comes whole is what is given alone."""
     draw = random.Random(5)
 
@@ -110,23 +135,19 @@ def test_random_coming_and_going(llm, alone):
             if what == "leave" and draw.random() < 0.3:
                 stream.close()
                 return True
-        completion = chunks[-1].completion
-        whole = alone[prompt, "temperature"]
-        if completion.finish_reason == "cancelled":
-            return completion.ids == whole[: len(completion.ids)]
-        return completion.ids == whole
+        return same(chunks[-1].completion, prompt)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(120)))
 
 
-def test_cancel_of_all_ends_what_waits_too(llm, alone):
+def test_cancel_of_all_ends_what_waits_too(llm, same):
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(llm.generate, prompt, max_tokens=400, ignore_eos=True) for prompt in PROMPTS]
         time.sleep(0.1)
         llm.cancel()
         assert {one.result().finish_reason for one in asked} == {"cancelled"}
-    assert llm.generate(PROMPTS[2], **GREEDY).ids == alone[PROMPTS[2], "temperature"]
+    assert same(llm.generate(PROMPTS[2], **GREEDY), PROMPTS[2])
 
 
 def test_close_ends_all_of_them(files, computed_by):
@@ -140,7 +161,7 @@ def test_close_ends_all_of_them(files, computed_by):
         llm.generate("a")
 
 
-def test_two_answers_read_in_one_thread_in_turns(llm, alone):
+def test_two_answers_read_in_one_thread_in_turns(llm, same):
     """With one seat the second would wait for ever for the first."""
     streams = [llm.stream(prompt, **GREEDY) for prompt in PROMPTS[:2]]
     chunks = [[], []]
@@ -148,10 +169,10 @@ def test_two_answers_read_in_one_thread_in_turns(llm, alone):
         for stream, found in zip(streams, chunks, strict=True):
             found.extend([chunk] if (chunk := next(stream, None)) else [])
     for found, prompt in zip(chunks, PROMPTS, strict=False):
-        assert found[-1].completion.ids == alone[prompt, "temperature"]
+        assert same(found[-1].completion, prompt)
 
 
-def test_an_error_of_one_is_no_error_of_the_others(llm, alone):
+def test_an_error_of_one_is_no_error_of_the_others(llm, same):
     def fail(ids, logits):
         raise RuntimeError("a processor of the caller's")
 
@@ -160,17 +181,20 @@ def test_an_error_of_one_is_no_error_of_the_others(llm, alone):
         bad = pool.submit(llm.generate, "abc", logits_processors=[fail])
         with pytest.raises(RuntimeError):
             bad.result()
-        assert [one.result().ids for one in good] == [alone[prompt, "temperature"] for prompt in PROMPTS[:2]]
+        assert all(same(one.result(), prompt) for one, prompt in zip(good, PROMPTS, strict=False))
 
 
-def test_a_prompt_that_another_seat_holds_is_not_read_again(llm):
+def test_a_prompt_that_another_seat_holds_is_not_read_again(llm, library):
     text = "".join(PROMPTS)[:300]
     first = llm.stream(text, max_tokens=60, ignore_eos=True, temperature=0)
     next(first)
-    second = llm.generate(text, **GREEDY)
+    second = llm.generate(text, logprobs=1, **GREEDY)
     assert second.stats.cached_tokens > 250
     ids = [chunk.completion for chunk in first][-1].ids
-    assert second.ids == ids[: len(second.ids)]
+    llm.forget()
+    fresh = llm.generate(text, logprobs=1, **GREEDY)
+    assert abs(second.logprobs[0].logprob - fresh.logprobs[0].logprob) < ROUNDING
+    assert library.key == "ik" or second.ids == fresh.ids == ids[: len(second.ids)]
 
 
 def test_who_wants_the_engine_alone_waits_for_all(llm):

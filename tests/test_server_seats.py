@@ -106,7 +106,11 @@ def test_a_client_that_leaves_frees_its_seat_alone(two):
     )
     thread.start()
     with httpx.stream(
-        "POST", two.url + CHAT, json=body(max_tokens=900, ignore_eos=True, stream=True), timeout=SECONDS, verify=NO_TLS
+        "POST",
+        two.url + CHAT,
+        json=body(max_tokens=900, ignore_eos=True, stream=True),
+        timeout=SECONDS,
+        verify=NO_TLS,
     ) as answer:
         next(answer.iter_lines())
     thread.join()

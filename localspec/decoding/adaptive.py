@@ -102,12 +102,14 @@ class AdaptiveController:
         """Expected seconds of a pass over so many tokens of this answer.
 
         Of one that others share: an even part of what it takes where each has one token, and what more tokens add to
-        it. By these seconds a draft is worth it where it raises what all of them commit in a second.
+        the width that it has now. By these seconds a draft is worth it where it raises what all of them commit in a
+        second; that the others draft is no reason to draft too.
         """
-        company = self.company
-        plain = self.target.time(1 + company.rows, length)
-        added = self.target.time(width + company.rows, length) - plain if width > 1 else 0.0
-        return plain / company.seats + added
+        company, target = self.company, self.target
+        even = target.time(company.seats, length) / company.seats
+        if width == 1:
+            return even
+        return even + target.time(width + company.rows, length) - target.time(1 + company.rows, length)
 
     def draft_time(self, width: int, length: int = 0) -> float:
         """The same for the draft model, whose passes serve all who draft just then."""

@@ -55,6 +55,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_decode": (I32, [POINTER, structs.Batch]),
     "llama_synchronize": (None, [POINTER]),
     "llama_get_logits_ith": (_FLOATS, [POINTER, I32]),
+    "llama_kv_cache_defrag": (None, [POINTER]),
+    "llama_kv_cache_update": (I32, [POINTER]),
     "llama_kv_cache_seq_cp": (None, [POINTER, I32, I32, I32, I32]),
     "llama_kv_cache_seq_rm": (BOOL, [POINTER, I32, I32, I32]),
     "llama_kv_cache_seq_pos_min": (I32, [POINTER, I32]),
