@@ -82,7 +82,7 @@ class ModelOptions:
         return name
 
     def named(self) -> dict[str, str]:
-        """What names the model on the command line: pair, target, draft, as far as they were given; paths from the root."""
+        """What names the model on the command line: pair, target, draft, as far as they were given."""
         given = {"pair": self.pair, "target": self.target, "draft": self.draft}
         return {name: _from_root(text) for name, text in given.items() if text}
 
