@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from localspec.errors import LoadCancelled, LocalspecError
     from localspec.hub.pull import pull
     from localspec.llm import LLM
+    from localspec.measure.bench_result import BenchResult, bench
     from localspec.system.progress import Progress, Stage
     from localspec.text.tool_calls import ToolCallParser
 
@@ -28,6 +29,7 @@ __all__ = [
     "AnswerOptions",
     "AnswerStream",
     "AsyncLLM",
+    "BenchResult",
     "Chunk",
     "Completion",
     "Conversation",
@@ -42,6 +44,7 @@ __all__ = [
     "Stage",
     "ToolCallParser",
     "__version__",
+    "bench",
     "memory_needed",
     "pull",
 ]
@@ -50,6 +53,7 @@ _HOMES = {
     "AnswerOptions": "localspec.answers.request",
     "AnswerStream": "localspec.answers.stream",
     "AsyncLLM": "localspec.aio",
+    "BenchResult": "localspec.measure.bench_result",
     "Chunk": "localspec.answers.request",
     "Completion": "localspec.answers.request",
     "Conversation": "localspec.answers.conversation",
@@ -64,6 +68,7 @@ _HOMES = {
     "SamplingParams": "localspec.decoding.params",
     "Stage": "localspec.system.progress",
     "ToolCallParser": "localspec.text.tool_calls",
+    "bench": "localspec.measure.bench_result",
     "memory_needed": "localspec.engine.memory",
     "pull": "localspec.hub.pull",
 }

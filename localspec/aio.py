@@ -106,7 +106,7 @@ class AsyncLLM:
         except asyncio.CancelledError:
             if not loading.cancel():
                 with suppress(Exception):
-                    loading.result().close()
+                    loading.result().close(wait=False)  # the loop goes on meanwhile
             raise
         return cls(loading.result())
 
@@ -144,7 +144,7 @@ class AsyncLLM:
         self.llm.cancel()
 
     async def close(self) -> None:
-        """As `LLM.close`: what runs is ended."""
+        """As `LLM.close`: what runs is ended; returns when all is freed. The loop goes on meanwhile."""
         await asyncio.to_thread(self.llm.close)
 
     async def __aenter__(self) -> AsyncLLM:

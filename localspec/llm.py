@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Unpack, cast
 
 from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.answers.conversation import Conversation
@@ -15,28 +16,16 @@ from localspec.answers.idle_moments import IdleMoments
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
 from localspec.answers.stream import AnswerStream
-from localspec.checks import (
-    StrPath,
-    check_draft_tokens,
-    check_listener,
-    checked_ids,
-    checked_prompt,
-    checked_seconds,
-    checked_switch,
-    text_or_items,
-)
+from localspec.checks import check_draft_tokens, checked_ids, checked_prompt, text_or_items
 from localspec.decoding.control import Controller
 from localspec.engine.engine import Engine
-from localspec.engine.keeper import EngineKeeper, Order
-from localspec.engine.loading import Loading, watched
+from localspec.engine.keeper import EngineKeeper
+from localspec.engine.loaders import Loaders
 from localspec.engine.measured_costs import Costs
-from localspec.engine.options import LoadOptions, Notify, engine_options, within_machine
+from localspec.engine.options import Notify
 from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
-from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
-from localspec.pairs.catalogue import DEFAULT_PAIR
-from localspec.store.last_use import record_use
 from localspec.system.at_exit import close_at_exit
-from localspec.system.progress import ProgressCallback
+from localspec.system.forks import is_forked
 from localspec.text.prompt import render_prompt, text_prompt
 from localspec.text.template import ChatTemplate
 
@@ -49,25 +38,7 @@ def _ignore(sentence: str) -> None:
     pass
 
 
-def _both(first: Notify, second: Notify) -> Notify:
-    def notify(sentence: str) -> None:
-        first(sentence)
-        second(sentence)
-
-    return notify
-
-
-def _wants_draft(options: LoadOptions) -> bool:
-    """Whether the draft that belongs to the target is loaded too."""
-    return not options.get("no_draft") and options.get("head") != "on"
-
-
-def _checked_progress(on_progress: ProgressCallback | None) -> ProgressCallback | None:
-    """`on_progress`, or None where nobody listens. Raises `InvalidRequest`."""
-    return None if on_progress is None else check_listener("on_progress", on_progress)
-
-
-class LLM:
+class LLM(Loaders):
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
     One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
@@ -75,100 +46,10 @@ class LLM:
 
     def __init__(self, keeper: EngineKeeper, unload_after: float | None = None) -> None:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
-        self._keeper = keeper
+        super().__init__(keeper)
         self._queue = AnswerQueue(keeper.cancel)
         self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
-
-    @classmethod
-    def load(
-        cls, name_or_target: StrPath, draft: StrPath | None = None, **options: Unpack[LoadOptions]
-    ) -> Self:
-        """Load a pair by its name, `org/repo:quant`, a folder, or GGUF files; whatever `name_or_target` is.
-
-        options: those of `LoadOptions`. Errors are those of `from_pair`, `from_hub`, `from_folder` and `from_files`.
-        """
-        found = find(name_or_target, draft, options.get("home"), with_draft=_wants_draft(options))
-        return cls._from(found, options, asked=draft is not None)
-
-    @classmethod
-    def load_in_background(
-        cls,
-        name_or_target: StrPath,
-        draft: StrPath | None = None,
-        **options: Unpack[LoadOptions],
-    ) -> Loading[Self]:
-        """Begin what `load` does and return at once; `Loading.result()` is the LLM or raises what `load` raises."""
-        own = check_listener("notify", options.get("notify", _ignore))
-        on_progress = _checked_progress(options.get("on_progress"))
-
-        def told(tell: Notify) -> LoadOptions:
-            return {**options, "notify": _both(tell, own), "on_progress": None}  # the `Loading` tells of it
-
-        return Loading(lambda tell: cls.load(name_or_target, draft, **told(tell)), on_progress)
-
-    @classmethod
-    def from_pair(cls, name: str = DEFAULT_PAIR, **options: Unpack[LoadOptions]) -> Self:
-        """Load a pair that `localspec pull` fetched. options: those of `LoadOptions`.
-
-        Raises `UnknownPair`, `NotDownloaded` and what `from_files` raises.
-        """
-        return cls._from(find_pair(name, options.get("home"), with_draft=_wants_draft(options)), options)
-
-    @classmethod
-    def from_folder(cls, folder: StrPath, **options: Unpack[LoadOptions]) -> Self:
-        """Load a folder that `localspec export` made: it is only read. options: those of `LoadOptions`.
-
-        Raises `CatalogueError` for a folder that is not whole, and what `from_files` raises.
-        """
-        return cls._from(find_folder(folder, options.get("home")), options)
-
-    @classmethod
-    def from_hub(cls, target: str, draft: str | None = None, **options: Unpack[LoadOptions]) -> Self:
-        """Load models of a hub's repositories, `org/repo:quant`, that `localspec pull` fetched and pinned.
-
-        The network is not used. options: those of `LoadOptions`; raises `NotDownloaded` and what `from_files` raises.
-        """
-        return cls._from(
-            find_on_hub(target, draft, options.get("home"), with_draft=not options.get("no_draft")),
-            options,
-            asked=draft is not None,
-        )
-
-    @classmethod
-    def from_files(
-        cls, target: StrPath, draft: StrPath | None = None, **options: Unpack[LoadOptions]
-    ) -> Self:
-        """Load GGUF files. Without a draft, the target's own prediction layers draft, where it has some, and repeated
-        text is drafted from the conversation itself (n-grams).
-
-        options: those of `LoadOptions`. With draft_tokens "auto", where a draft model can pay, a copy of it is
-        requantized in `home` and used if it drafts faster, unless `prepare_draft=False`.
-        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort` or `BackendError`.
-        """
-        own: dict[str, Any] = dict(options)
-        home = own.pop("home", None)
-        draft_tokens = check_draft_tokens(own.pop("draft_tokens", "auto"))
-        seconds = checked_seconds(own.pop("unload_after", None))
-        notify = check_listener("notify", own.pop("notify", _ignore))
-        on_progress = _checked_progress(own.pop("on_progress", None))
-        found = find_files(target, draft, home)
-        calibrate = checked_switch("calibrate", own.pop("calibrate", False))
-        engine, cut = within_machine(engine_options(own))
-        order = Order(found.target, found.draft, engine, draft_tokens, found.home, calibrate)
-        keeper = watched(lambda say: EngineKeeper(order, _both(say, notify)), on_progress)
-        keeper.warnings += cut
-        record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
-        return cls(keeper, seconds)
-
-    @classmethod
-    def _from(cls, found: Found, options: LoadOptions, *, asked: bool = False) -> Self:
-        """asked: whether the draft was, and does not just belong to the target."""
-        resolved: LoadOptions = {**options, "home": found.home}
-        draft = found.draft if asked or _wants_draft(options) else None
-        llm = cls.from_files(found.target, draft, **resolved)
-        llm._keeper.warnings += found.warnings
-        return llm
 
     @property
     def engine(self) -> Engine:
@@ -353,15 +234,26 @@ class LLM:
             engine.forget()
             return self._keeper.calibrate(redo=redo, notify=notify, skip=skip)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Stop what runs, from any thread, and free everything. Idempotent.
 
         Answers asked for until now end as after `cancel`; calls after it raise `EngineClosed`. Called in the middle of
         an answer or of `using` by the same thread (in a callback, a signal handler), it returns at once, and everything
         is freed when that has ended.
+
+        wait: until everything is freed, which takes some tenths of a second for large models. False is for a thread
+        that must not be held up, such as a window's: all that ends, and a thread of its own frees it. Who calls
+        `close()` then, or ends the interpreter, waits for that.
         """
         self._stop()
-        self._queue.close(self._keeper.close)
+        if wait:
+            self._queue.close(self._keeper.close)
+        elif not is_forked():
+            self._queue.end_all()
+            try:
+                threading.Thread(target=self.close, name="localspec close", daemon=True).start()
+            except RuntimeError:  # the interpreter ends, or the system has no more threads
+                self.close()
 
     def close_at_exit(self) -> None:
         """Like `close`, but what does not stop in time is left to the end of the process."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dev_compiler import PREBUILT, find_compiler, no_compiler
+from dev_display import no_display
 from dev_progress import run_logged
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -281,6 +282,8 @@ def run_tests(args: list[str]) -> int:
     pytest = [str(program("python")), "-m", "pytest"]
     if args:
         return launch([*pytest, *args])
+    if missing := no_display():
+        say(missing)
     code = wait_for([*pytest, "-m", "not real", "-n", "2"])
     if code not in (0, TESTS_FAILED):
         return code

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.decoding.cross_drafter import RETOLD, SHARED, CrossDrafter
+from localspec.decoding.cross_drafter import CrossDrafter
+from localspec.decoding.manners import RETOLD, SHARED
 from localspec.decoding.session import Session
 from localspec.text.spelling import Speller
 from localspec.text.translation import Side, Translation

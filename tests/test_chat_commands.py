@@ -322,15 +322,3 @@ def test_a_model_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
         "draft": "org/repo:q4",
     }
     assert parsed("smollm2-135m").title() == "smollm2-135m" and parsed().title() == "qwen2.5-coder-1.5b"
-
-
-def test_turns_are_the_same_texts_for_another_model(files: dict[str, Path]) -> None:
-    with LLM.from_files(files["target"], n_ctx=512, draft_tokens=0) as llm:
-        talk = llm.conversation("Be brief.", temperature=0, max_tokens=8)
-        for question in ("one", "two"):
-            list(talk.ask(question))
-        moved = talk.moved(llm)
-        assert moved.messages == talk.messages and moved.defaults == talk.defaults
-        assert llm.detokenize(moved.ids).startswith(llm.detokenize(moved.turns[0].said.prompt))
-        list(moved.ask("three"))
-        assert [turn.question for turn in moved.turns] == ["one", "two", "three"] and len(talk.turns) == 2

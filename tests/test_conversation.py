@@ -664,7 +664,7 @@ def test_dropped_turns_are_saved_as_such(llm, tmp_path):
     loaded.undo()
     loaded.undo()
     assert loaded.dropped == 0
-    assert Conversation.load(llm, path).when_full == "error"
+    assert Conversation.load(llm, path, when_full="error").when_full == "error"
     change_header(path, lambda header: header["turns"][-1].update(dropped=len(header["turns"])))
     with pytest.raises(ConversationFileError, match="more turns are dropped"):
         Conversation.load(llm, path)

@@ -11,7 +11,8 @@ import pytest
 
 from localspec import LLM
 from localspec.answers.conversation import Conversation
-from localspec.decoding.cross_drafter import RETOLD, SHARED, CrossDrafter, Manners
+from localspec.decoding.cross_drafter import CrossDrafter
+from localspec.decoding.manners import RETOLD, SHARED, Manners
 from localspec.decoding.params import SamplingParams
 from localspec.measure.acceptance import record
 from localspec.measure.trace import record as trace

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import dev
 import dev_compiler
+import dev_display
 import dev_progress
 
 
@@ -313,6 +314,17 @@ def test_every_system_is_told_how_to_get_a_compiler(
     sentence = dev_compiler.no_compiler(platform)
     assert dev_compiler.REMEDIES.get(platform, "g++") in sentence
     assert "Prebuilt wheels" in sentence
+
+
+def test_what_windows_in_tests_need_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev_display.shutil, "which", lambda _name: "Xvfb")
+    monkeypatch.setattr(dev_display, "find_library", lambda name: None if name == "xcb-cursor" else name)
+    assert dev_display.no_display("linux").endswith("apt-get install libxcb-cursor0")
+    monkeypatch.setattr(dev_display.shutil, "which", lambda _name: None)
+    assert "apt-get install xvfb libxcb-cursor0" in dev_display.no_display("linux")
+    assert dev_display.no_display("darwin") == ""
+    installed = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert [name for name in ("xvfb", *dev_display.LIBRARIES.values()) if name not in installed] == []
 
 
 def test_a_compiler_is_found_by_its_variable_or_by_its_name(

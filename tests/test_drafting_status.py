@@ -85,7 +85,7 @@ def test_each_cause_has_its_sentence_which_the_pages_explain(
 
 def test_what_is_to_be_done_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = hint(COSTLY, missing=True, monkeypatch=monkeypatch)
-    assert offered.endswith("all is well: pip install 'ik-llama-cpp-python==0.1.5'.")
+    assert offered.endswith("all is well. Install it: pip install 'ik-llama-cpp-python==0.1.5'.")
     assert "take 1.8 times as long" in hint(busy=1.8, monkeypatch=monkeypatch)
     assert "temperature" not in hint(monkeypatch=monkeypatch)
     assert "a lower temperature" in hint(temperature=0.8, monkeypatch=monkeypatch)
@@ -130,9 +130,8 @@ def test_answers_bring_the_estimate_and_the_hint(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("localspec.engine.costs_in_use.known_costs", lambda *_, **__: costly)
     monkeypatch.setattr(drafting_status, "libraries", lambda: [Absent()])
     pair = write_pair(tmp_path)
-    offer = (
-        "ik-llama-cpp-python is not installed: with it all is well: pip install 'ik-llama-cpp-python==0.1.5'."
-    )
+    remedy = "Install it: pip install 'ik-llama-cpp-python==0.1.5'."
+    offer = f"ik-llama-cpp-python is not installed: with it all is well. {remedy}"
     for files, further, hint in ((pair, {}, offer), (pair, {"draft_tokens": 2}, ""), (pair[:1], {}, "")):
         with LLM.from_files(*files, **options, **further) as llm:
             assert llm.hint == hint

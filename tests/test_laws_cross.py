@@ -12,8 +12,8 @@ import pytest
 from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.control import FixedPlan
 from localspec.decoding.costs import CostTable
-from localspec.decoding.cross_drafter import RETOLD, SHARED, Manners
 from localspec.decoding.drafting import ChainDrafter, Drafter, NgramDrafter, NoDrafter
+from localspec.decoding.manners import RETOLD, SHARED, Manners
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.sampler import Sampler
 from localspec.decoding.session import Session

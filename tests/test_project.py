@@ -26,7 +26,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PUBLIC_NAMES = {
     "LLM", "AnswerOptions", "AnswerStream", "AsyncLLM", "Chunk", "Completion", "Conversation", "EngineOptions",
     "LoadCancelled", "LoadOptions", "Loading", "LocalspecError", "MemoryEstimate", "SamplingParams",
-    "Progress", "Stage", "ToolCallParser", "__version__", "memory_needed", "pull",
+    "BenchResult", "Progress", "Stage", "ToolCallParser", "__version__", "bench", "memory_needed", "pull",
 }  # fmt: skip
 LINT_IMPORTS = (
     "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
@@ -138,8 +138,12 @@ def ask(installed: Path, code: str) -> object:
 
 
 def modules(folder: Path) -> set[str]:
-    """Dotted names of the Python files of the package in `folder`."""
-    files = [file.relative_to(folder).with_suffix("") for file in (folder / "localspec").rglob("*.py")]
+    """Dotted names of the Python files of the package in `folder`, but those with names that nobody can import."""
+    files = [
+        file.relative_to(folder).with_suffix("")
+        for file in (folder / "localspec").rglob("*.py")
+        if file.stem.isidentifier()
+    ]
     return {".".join(file.parts).removesuffix(".__init__") for file in files}
 
 

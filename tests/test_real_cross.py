@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from localspec.decoding.cross_drafter import RETOLD, SHARED, CrossDrafter, Manners
+from localspec.decoding.cross_drafter import CrossDrafter
+from localspec.decoding.manners import RETOLD, SHARED, Manners
 from localspec.decoding.session import Session
 from localspec.engine.cross_vocabulary import translation_between
 from localspec.engine.libraries import reference

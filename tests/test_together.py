@@ -78,7 +78,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["started", "spawned"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an interpreter of its own, and by multiprocessing as in a frozen program."""
-    monkeypatch.setattr(child, "_is_frozen", lambda: request.param == "spawned")
+    monkeypatch.setattr(child, "_is_spawning", lambda: request.param == "spawned")
 
 
 CRASHED = "A process that loaded the made-up library beside llama.cpp was ended by SIGSEGV: GGML_ASSERT(one) failed."

@@ -65,7 +65,7 @@ def until(true: Callable[[], bool]) -> None:
 @pytest.fixture(params=["started", "spawned"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As an interpreter of its own, and by multiprocessing as in a frozen program."""
-    monkeypatch.setattr(child, "_is_frozen", lambda: request.param == "spawned")
+    monkeypatch.setattr(child, "_is_spawning", lambda: request.param == "spawned")
     return str(request.param)
 
 
@@ -162,7 +162,7 @@ def test_a_child_does_not_outlive_the_application(tmp_path: Path, both_ways: str
         "if __name__ == '__main__':\n"
         # A test run in the background with `nohup` ignores it, and so would this program.
         "    signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-        f"    child._is_frozen = lambda: {both_ways == 'spawned'}\n"
+        f"    child._is_spawning = lambda: {both_ways == 'spawned'}\n"
         "    trial._ENTRY = 'tests.test_trial:telling'\n"
         "    trial.try_load(Path(sys.argv[1]), None, EngineOptions())\n"
     )

@@ -193,27 +193,23 @@ class _Answer:
         self._stats.threads = min(self._stats.threads or threads, threads)
         if not step.tokens:
             return None
-        ids = self._text.take_ids()
+        before, ids = len(self._drafted), self._text.take_ids()
         chunk = Chunk(
             self._text.take(),
             ids,
             drafted=tuple(index < step.num_accepted for index in range(len(ids))),
             logprobs=step.logprobs[: len(ids)],
-            stats=self._counted(),
+            stats=self._stats_so_far(),
+            text_ends=tuple(self._text.ends[before:]),
         )
         self._drafted += chunk.drafted
         self._logprobs += chunk.logprobs
         self._end = next(iter(step.logprobs[len(ids) :]), None)
         return chunk
 
-    def _counted(self) -> Stats:
-        """The counters as they are now."""
-        knows = self._adaptive is not None and self._adaptive.target.knows_plain
-        return replace(self._stats, plain_seconds=self._stats.plain_seconds if knows else None)
-
     def last(self) -> Chunk:
         """The text that was held back, with the completion."""
-        rest, stats, params = self._text.finish(), self._counted(), self._request.params
+        rest, stats, params = self._text.finish(), self._stats_so_far(), self._request.params
         if (stop := self._engine.draft_stop) is not None:
             stats.draft_ended_at = stop.tokens
         completion = Completion(
@@ -229,6 +225,7 @@ class _Answer:
             end_logprob=self._end,
             prompt_logprobs=self._prompt_logprobs,
             hint=drafting_hint(self._engine, self._adaptive, stats, params.temperature),
+            text_ends=tuple(min(end, len(self._text.text)) for end in self._text.ends),
         )
         log.info(
             "answered: %d prompt tokens (%d cached), %d tokens, %s, drafting %s",
@@ -238,7 +235,12 @@ class _Answer:
             completion.finish_reason,
             completion.drafting,
         )
-        return Chunk(rest, (), completion)
+        return Chunk(rest, (), completion, stats=stats)
+
+    def _stats_so_far(self) -> Stats:
+        if self._adaptive is None or not self._adaptive.target.knows_plain:
+            return replace(self._stats, plain_seconds=None)
+        return replace(self._stats)
 
 
 def _prompt_logprobs(engine: Engine, request: Request, ticket: Ticket) -> tuple[TokenLogprob | None, ...]:

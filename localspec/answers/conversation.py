@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any, Protocol, Unpack, cast
 
 from localspec.answers.request import AnswerOptions, Completion
 from localspec.answers.saved import Saved, read_saved, restore_cells, saved_cells, write_saved
+from localspec.answers.saved_options import missing_functions, overridden
 from localspec.answers.stream import AnswerStream
-from localspec.answers.turn import Message, Turn, first_with_room, rewritten, room_for_answer, written
+from localspec.answers.turn import Message, Turn, first_with_room, room_for_answer, spoken, written
 from localspec.checks import StrPath, as_integer, check_names, check_when_full
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.seeds import attempt_seed
@@ -148,46 +149,62 @@ class Conversation:
             self._turns, self._pending = (), None
 
     def save(self, path: StrPath, *, with_state: bool = True) -> None:
-        """Write it to a file, with the models' state where they hold it now; the options are not in it.
+        """Write it to a file, with its options, and the models' state where they hold it now.
 
         with_state: False leaves the state out. The file is then small, and what is loaded from it is read again.
 
         They hold the state of the conversation that they answered last, until they are unloaded. The file is replaced
-        at once or not at all. Waits for other answers. Raises `ConversationFileError`, `EngineBusy` as `ask`, and
-        `EngineClosed`: save before closing.
+        at once or not at all. Functions among the options (`logits_processors`) are not in it. Waits for other answers.
+        Raises `ConversationFileError`, `InvalidRequest` for options that no answer could have, `EngineBusy` as `ask`,
+        and `EngineClosed`: save before closing.
         """
         self._let_cancelled_end()
         with self._lock:
             self._refuse_unfinished()
             with self._llm.exclusive() as engine:
                 cells = saved_cells(engine, self.ids) if with_state else {}
-                write_saved(path, Saved(self.system, self._turns, cells), engine)
+                saved = Saved(self.system, self._turns, cells, self.defaults, self.when_full)
+                write_saved(path, saved, engine)
 
     @classmethod
     def load(
-        cls, llm: Answers, path: StrPath, *, when_full: str = "error", **defaults: Unpack[AnswerOptions]
+        cls, llm: Answers, path: StrPath, *, when_full: str | None = None, **defaults: Unpack[AnswerOptions]
     ) -> Conversation:
         """A saved conversation, ready to go on where it was. Load only files of your own: a forged state is not safe.
+
+        Its options and `when_full` are those it was saved with, but for what is given here; `params` takes the place of
+        all that were saved of sampling.
 
         Saved under another model file, build or setting, the ids are kept and read again at the next question;
         `restored` says so. Raises `ConversationFileError` for a file that is damaged or of another vocabulary.
         """
         with llm.exclusive() as engine:
             saved = read_saved(path, engine)
-            conversation = cls(llm, saved.system, when_full=when_full, **defaults)
+            options = overridden(saved.options, defaults)
+            full = saved.when_full if when_full is None else when_full
+            conversation = cls(llm, saved.system, when_full=full, **cast(AnswerOptions, options))
             conversation._turns = saved.turns
             conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
+            conversation.restored += missing_functions(saved.options, defaults)
         return conversation
 
-    def moved(self, llm: Answers) -> Conversation:
-        """The same conversation with another `LLM`, whose tokenizer and template write it anew.
+    @classmethod
+    def from_messages(
+        cls,
+        llm: Answers,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        when_full: str = "error",
+        **defaults: Unpack[AnswerOptions],
+    ) -> Conversation:
+        """One that goes on behind `messages`, in the form of `Conversation.messages`: also those of another model.
 
-        Raises `TemplateError` where the other's chat template refuses it.
+        They are read at the next question. Raises `InvalidRequest` for messages of another form.
         """
-        other = Conversation(llm, self.system, when_full=self.when_full, **cast(AnswerOptions, self.defaults))
-        with llm.using() as engine:
-            other._turns = tuple(rewritten(self.system, self._turns, engine.vocab, engine.template))
-        return other
+        system, turns = spoken(messages)
+        conversation = cls(llm, system, when_full=when_full, **defaults)
+        conversation._turns = tuple(turns)
+        return conversation
 
     def _answer(
         self, earlier: tuple[Turn, ...], question: str, attempt: int, options: AnswerOptions

@@ -233,6 +233,17 @@ class AnswerQueue:
                 self._flag.set()
             self._changed.notify_all()
 
+    def end_all(self) -> None:
+        """Let nobody in any more, and tell what runs to end."""
+        with self._changed:
+            self._closing = True
+            self._stop_background()
+            for ticket in list(self._open):  # with the same lock: who waits is cancelled, and not refused
+                ticket.cancelled = True
+            if self._running is not None:
+                self._flag.set()
+            self._changed.notify_all()
+
     def close(self, free: Callable[[], None], timeout: float | None = None) -> None:
         """Let nobody in any more, end what runs, then call `free`; not if that takes more than `timeout` seconds.
 
@@ -242,12 +253,7 @@ class AnswerQueue:
         if is_forked():
             return
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            self._closing = True
-            self._stop_background()
-            for ticket in list(self._open):  # with the same lock: who waits is cancelled, and not refused
-                ticket.cancelled = True
-            self._changed.notify_all()
+        self.end_all()
         while True:
             self.cancel()
             suspended = self._running

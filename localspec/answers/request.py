@@ -68,6 +68,7 @@ class Completion:
     drafted: for each id, whether it came from the draft. logprobs: for each id, where they were asked for.
     end_logprob: that of the end of generation, where one ended the answer and logprobs were asked for.
     prompt_logprobs: for each id of the prompt, where they were asked for; None for the first, which nothing precedes.
+    text_ends: for each id, how many characters of `text` there are with it. A notebook shows by them what was drafted.
     """
 
     text: str
@@ -82,6 +83,12 @@ class Completion:
     end_logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     hint: str = ""
+    text_ends: tuple[int, ...] = ()
+
+    def _repr_html_(self) -> str:
+        from localspec.answers.notebook import completion_html
+
+        return completion_html(self)
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ class Chunk:
     tokens: ids, without the end of generation; their text may come later, when it is certain.
     drafted, logprobs: one for each of `tokens`; logprobs is empty where none were asked for.
     prompt_logprobs: those of the prompt, in a first chunk without text, where they were asked for.
-    stats: the counters up to here; None in chunks without tokens, for the completion has those of the end.
+    stats: the answer's counters up to here, for a live meter.
+    text_ends: for each of `tokens`, how many characters the answer has with it, those still to come included.
     """
 
     text: str
@@ -101,6 +109,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     stats: Stats | None = field(default=None, compare=False, repr=False)
+    text_ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localspec.answers.saved_options import packed_options, unpacked_options
 from localspec.answers.turn import Turn
-from localspec.checks import checked_path
+from localspec.checks import check_when_full, checked_path
 from localspec.decoding.session import Session, common_prefix
 from localspec.engine.engine import Engine
 from localspec.errors import ConversationFileError, StateError
 from localspec.text.continuation import Said
 
 FORMAT = 2
-"""1 knew no dropped turns, and is read still."""
+"""1 knew no dropped turns, and is read still; neither need hold options."""
 WORTH = 0.5
 """Cells are saved where they hold at least this share of the conversation; the rest is read again."""
 _HEADER = "conversation.json"
@@ -42,11 +43,16 @@ class Cells:
 
 @dataclass(frozen=True)
 class Saved:
-    """What the file holds. cells: by "target" and "draft", those that were worth it."""
+    """What the file holds. cells: by "target" and "draft", those that were worth it.
+
+    options, when_full: the conversation's own.
+    """
 
     system: str
     turns: tuple[Turn, ...]
     cells: dict[str, Cells]
+    options: dict[str, Any] = field(default_factory=dict)
+    when_full: str = "error"
 
 
 def saved_cells(engine: Engine, ids: Sequence[int]) -> dict[str, Cells]:
@@ -95,12 +101,17 @@ def _restore(session: Session, ids: Sequence[int], cells: Cells) -> bool:
 
 
 def write_saved(path: str | os.PathLike[str], saved: Saved, engine: Engine) -> None:
-    """Write the file, readable by its owner alone, at once or not at all. Raises `ConversationFileError`."""
+    """Write the file, readable by its owner alone, at once or not at all.
+
+    Raises `ConversationFileError`, `InvalidRequest` for options that no answer could have.
+    """
     path = checked_path("path", path)
     header = {
         "format": FORMAT,
         "vocabulary": _vocabulary(engine),
         "system": saved.system,
+        "options": packed_options(saved.options),
+        "when_full": check_when_full(saved.when_full),
         "turns": _packed(saved.turns),
         "cells": {
             name: {"length": cells.length, "facts": cells.facts} for name, cells in saved.cells.items()
@@ -164,7 +175,13 @@ def read_saved(path: str | os.PathLike[str], engine: Engine) -> Saved:
             name: Cells(int(entry["length"]), dict(entry["facts"]), states[name])
             for name, entry in header["cells"].items()
         }
-        return Saved(_text(header["system"]), _unpacked(header["turns"], engine.target.n_vocab), cells)
+        return Saved(
+            _text(header["system"]),
+            _unpacked(header["turns"], engine.target.n_vocab),
+            cells,
+            unpacked_options(header.get("options", {})),
+            check_when_full(header.get("when_full", "error")),
+        )
     except (ConversationFileError, MemoryError):
         raise
     except FileNotFoundError:
@@ -231,7 +248,9 @@ def _unpacked(packed: list[dict[str, Any]], n_vocab: int) -> tuple[Turn, ...]:
     for index, entry in reversed(list(enumerate(packed))):
         prompt = (*following[: int(entry["shared"])], *entry["prompt"])
         ids, answer = tuple(entry["ids"]), _text(entry["answer"])
-        if not prompt or not all(type(token) is int and 0 <= token < n_vocab for token in (*prompt, *ids)):
+        if (ids and not prompt) or not all(
+            type(token) is int and 0 <= token < n_vocab for token in (*prompt, *ids)
+        ):
             raise ValueError("a token id is outside the vocabulary")
         dropped = entry.get("dropped", 0)
         if type(dropped) is not int or not 0 <= dropped <= index:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
+from inspect import GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import Chunk, Completion
@@ -23,9 +23,13 @@ class AnswerStream(Iterator[Chunk]):
 
     chunks: yields its last chunk also where `DecodeCancelled` is thrown in between two of them.
     notice: a sentence for the user that is known before the answer, or ""; the completion's own begins with it.
+    completion: that of the answer, once its last chunk was handed out; before, None.
+
+    In a notebook, as the last thing of a cell or by `display`, it shows its text as it comes.
     """
 
     notice = ""
+    completion: Completion | None = None
 
     def __init__(self, queue: AnswerQueue, ticket: Ticket, chunks: Generator[Chunk]) -> None:
         self._queue, self._ticket, self._chunks = queue, ticket, chunks
@@ -57,9 +61,15 @@ class AnswerStream(Iterator[Chunk]):
                 chunk = replace(chunk, completion=completion)
             with self._telling:
                 self._untold = self._taken_over
+            self.completion = completion
             if not self._untold:
                 self.tell(completion)
         return chunk
+
+    def _ipython_display_(self) -> None:
+        from localspec.answers.notebook import show
+
+        show(self)
 
     def tell(self, completion: Completion) -> None:
         """Whoever waits for the completion gets it: the reader has it. That ends the answer."""
@@ -73,6 +83,11 @@ class AnswerStream(Iterator[Chunk]):
     def executing(self) -> bool:
         """Whether a thread computes it right now."""
         return getgeneratorstate(self._chunks) == GEN_RUNNING
+
+    @property
+    def begun(self) -> bool:
+        """Whether some of it was read."""
+        return getgeneratorstate(self._chunks) != GEN_CREATED
 
     @property
     def ended(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from localspec.text.continuation import Said, SpellingVocabulary, next_prompt
-from localspec.text.prompt import Template
+from localspec.errors import InvalidRequest
+from localspec.text.continuation import Said
+from localspec.text.messages import checked_messages
 
 Message = dict[str, str]
 
@@ -38,14 +39,25 @@ def written(system: str, turns: Iterable[Turn], question: str | None = None) -> 
         yield _message("user", question)
 
 
-def rewritten(
-    system: str, turns: Sequence[Turn], vocab: SpellingVocabulary, template: Template
-) -> Iterator[Turn]:
-    """The turns as another model reads them, none of them dropped. Raises what `next_prompt` raises."""
-    for number, turn in enumerate(turns):
-        prompt = next_prompt(vocab, template, [*written(system, turns[:number], turn.question)], None)
-        ids = tuple(vocab.tokenize(turn.answer, parse_special=False))
-        yield replace(turn, said=Said(prompt.ids, prompt.digest, ids, turn.answer), dropped=0)
+def spoken(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[Turn]]:
+    """System prompt and turns of what `written` wrote; no model has read them. Raises `InvalidRequest`."""
+    said = checked_messages(messages) if messages else []
+    system = said.pop(0)["content"] if said and said[0]["role"] == "system" else ""
+    roles = [message["role"] for message in said]
+    if roles != ["user", "assistant"] * (len(said) // 2):
+        raise InvalidRequest(
+            f"The roles of the messages are {', '.join(roles[:8])}.",
+            "After a system message at most, `user` and `assistant` must take turns, up to an answer.",
+            name="messages",
+        )
+    # As they are: an answer's NULs are only replaced where the model reads it.
+    given = [message["content"] for message in messages[len(messages) - len(said) :]]
+    texts = [text if isinstance(text, str) else one["content"] for text, one in zip(given, said, strict=True)]
+    return system, [_unread(*turn) for turn in zip(texts[::2], texts[1::2], strict=True)]
+
+
+def _unread(question: str, answer: str) -> Turn:
+    return Turn(question, answer, 0, Said((), "", (), answer))
 
 
 def _message(role: str, content: str) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from localspec.cli.completion import files
 from localspec.cli.options import json_option, offline_option, quiet_option
 from localspec.cli.terminal import write_json
 
@@ -15,10 +16,15 @@ from localspec.cli.terminal import write_json
     "--target",
     required=True,
     metavar="FILE",
+    shell_complete=files,
     help="Target model: a GGUF file or org/repo:quant of a hub.",
 )
 @click.option(
-    "-md", "--draft", metavar="FILE", help="Draft model; without one, repeated text is drafted from."
+    "-md",
+    "--draft",
+    metavar="FILE",
+    shell_complete=files,
+    help="Draft model; without one, repeated text is drafted from.",
 )
 @click.option("--summary", default="", help="What it is, in a line.  [default: the models' names]")
 @click.option("--licence", default="", help="The models' licence.  [default: as the target says]")

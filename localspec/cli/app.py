@@ -29,6 +29,7 @@ from localspec.errors import InvalidRequest, LocalspecError
 
 COMMANDS = {
     "chat": "localspec.cli.chat.command:chat",
+    "app": "localspec.cli.desktop:app",
     "serve": "localspec.cli.serve:serve",
     "pull": "localspec.cli.pull:pull",
     "list": "localspec.cli.listing:list_pairs",

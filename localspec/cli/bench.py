@@ -25,6 +25,7 @@ from localspec.cli.progress import progress_of
 from localspec.cli.tables import show_table
 from localspec.cli.terminal import say
 from localspec.errors import LocalspecError
+from localspec.measure.bench_table import summary, tables
 
 
 class DraftLengths(click.ParamType):  # type: ignore[type-arg]
@@ -162,74 +163,7 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def _show(result: Mapping[str, Any]) -> None:
-    scenarios: Mapping[str, Mapping[str, Any]] = result["scenarios"]
-    rows = [
-        (
-            name,
-            f"{figures['plain_tps']:.1f}",
-            f"{figures['localspec_tps']:.1f}",
-            _with_interval(figures, "speedup"),
-            f"{figures['oracle_speedup']:.2f}x",
-            _rate(figures["acceptance_rate"]),
-            f"{figures['mean_acceptance_length']:.2f}",
-            f"{figures['ttft_ms']:.0f} ms",
-            "/".join(f"{100 * figures['share'][model]:.0f}" for model in ("target", "draft")),
-            f"{len(figures['runs'])}, {figures['ended_by']}",
-        )
-        for name, figures in scenarios.items()
-    ]
-    headings = ("", "plain", "localspec", "speedup", "oracle", "accepted", "length", "first token",
-                "target/draft", "runs")  # fmt: skip
-    show_table(headings, rows, title=f"{result['pair']}, tokens/s", err=True)
-    if len(result["plain"]) > 1:
-        _show_plain(scenarios)
-        for library, figures in result["plain"].items():
-            say(f"against plain decoding by {library}: mean {_with_interval(figures, 'mean_speedup')}")
-    say(
-        f"speedup: mean {_with_interval(result, 'mean_speedup')}, least {result['min_speedup']:.2f}x, "
-        f"{result['mean_oracle_share']:.0%} of the oracle's"
-    )
-    fixed = {name: figures["fixed"] for name, figures in scenarios.items() if "fixed" in figures}
-    if fixed:
-        _show_fixed(fixed)
-
-
-def _show_plain(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    libraries = list(next(iter(scenarios.values()))["plain"])
-    rows = [
-        (name, *(_plain(figures["plain"][library]) for library in libraries))
-        for name, figures in scenarios.items()
-    ]
-    title = "Plain decoding: tokens/s, first token, localspec against it"
-    show_table(("", *libraries), rows, title=title, err=True)
-
-
-def _plain(figures: Mapping[str, Any]) -> str:
-    return (
-        f"{_with_interval(figures, 'tps')} {figures['ttft_ms']:.0f} ms {_with_interval(figures, 'speedup')}"
-    )
-
-
-def _show_fixed(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    lengths = list(next(iter(scenarios.values())))
-    rows = [
-        (name, *(_fixed(by_length[length]) for length in lengths)) for name, by_length in scenarios.items()
-    ]
-    title = "Fixed draft lengths: speedup, accepted"
-    show_table(("", *(f"{length} drafted" for length in lengths)), rows, title=title, err=True)
-
-
-def _fixed(figures: Mapping[str, Any]) -> str:
-    return f"{_with_interval(figures, 'speedup')} {_rate(figures['acceptance_rate'])}"
-
-
-def _with_interval(figures: Mapping[str, Any], name: str) -> str:
-    """A figure and its interval, such as 1.31x (1.28-1.34) for a speedup and 14.2 (13.9-14.5) for a speed."""
-    form, unit = (".1f", "") if name == "tps" else (".2f", "x")
-    interval = figures[f"{name}_interval"]
-    between = "?" if interval is None else "-".join(format(bound, form) for bound in interval)
-    return f"{figures[name]:{form}}{unit} ({between})"
-
-
-def _rate(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.2f}"
+    for table in tables(result):
+        show_table(table.headings, table.rows, title=table.title, err=True)
+    for sentence in summary(result):
+        say(sentence)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.completion import names_or_files
 from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.terminal import tell, write_json
 
@@ -18,8 +19,8 @@ _NOT_MEASURED = "Expected speedup: not measured yet: localspec calibrate."
 
 
 @click.command(short_help="Judge whether a draft can draft for a target.")
-@click.argument("target")
-@click.argument("draft", required=False)
+@click.argument("target", shell_complete=names_or_files)
+@click.argument("draft", required=False, shell_complete=names_or_files)
 @context_option
 @click.option("--load", "with_load", is_flag=True, help="Load them too, in a process of its own.")
 @json_option

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.completion import files, pair_names
 from localspec.cli.model_options import is_path, model_of
 from localspec.cli.options import in_flags, json_option, library_option, quiet_option
 from localspec.cli.terminal import printable, say, write_json
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show, make or remove prepared drafts.")
 @click.argument("action", type=click.Choice(["show", "make", "rm"]), default="show")
-@click.argument("pair", required=False)
+@click.argument("pair", required=False, shell_complete=pair_names)
 @click.option(
     "-md",
     "--draft",
     "file",
     metavar="FILE|org/repo:quant",
+    shell_complete=files,
     help="A draft model, a GGUF file or one pulled from a hub, instead of PAIR's.",
 )
 @click.option(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from localspec.checks import user_path
+from localspec.cli.completion import folders, pair_names
 from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
 
 
 @click.command()
-@click.argument("pair")
-@click.argument("folder", metavar="DIR")
+@click.argument("pair", shell_complete=pair_names)
+@click.argument("folder", metavar="DIR", shell_complete=folders)
 @click.option("--prepared", is_flag=True, help="Ship the copy of the draft that is faster on this machine.")
 @json_option
 @quiet_option

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.checks import user_path
+from localspec.cli.completion import files as complete_files
 from localspec.cli.options import json_option, quiet_option
 from localspec.cli.terminal import say, write_json
 from localspec.errors import InvalidRequest
@@ -21,7 +22,7 @@ UNKNOWN = 1
 
 
 @click.command(name="import", short_help="Take in GGUF files from elsewhere.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
 @click.option("--name", help="Make a pair of this name of the files: the target, and perhaps its draft.")
 @click.option("--summary", default="", help="What the pair is, in a line, with --name.")
 @click.option("--licence", default="", help="The models' licence, with --name.  [default: as the file says]")

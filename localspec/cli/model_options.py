@@ -82,7 +82,7 @@ class ModelOptions:
         return name
 
     def named(self) -> dict[str, str]:
-        """What names the model on the command line: pair, target, draft, as far as they were given."""
+        """What names the model on the command line: pair, target, draft, as far as given; paths from the root."""
         given = {"pair": self.pair, "target": self.target, "draft": self.draft}
         return {name: _from_root(text) for name, text in given.items() if text}
 
@@ -167,8 +167,12 @@ class ModelOptions:
         return arguments
 
     def conversation(self) -> dict[str, Any]:
-        """Keyword arguments of `LLM.conversation`. Raises what `sampling` and `answering` raise."""
-        return {"params": self.sampling(), "draft_tokens": self.draft_tokens, **self.answering()}
+        """Keyword arguments of `LLM.conversation`. Raises what `sampling` and `answering` raise.
+
+        With them a conversation that is loaded follows this command, and nothing that was given when it was saved.
+        """
+        own = {"params": self.sampling(), "draft_tokens": self.draft_tokens, "grammar": None}
+        return {**own, **self.answering()}
 
     def sampling(self) -> SamplingParams:
         """How tokens are drawn. Raises `InvalidRequest` naming the value out of range."""

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from localspec.checks import LIBRARIES, VERIFY
+from localspec.cli.completion import files, names_or_files
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import InvalidRequest
 
@@ -100,18 +101,20 @@ library_option = _option(
     default="auto",
     help="What computes: llama.cpp, ik_llama.cpp (the extra fast), or whichever should be faster here.",
 )
-_PAIR = click.argument("pair", required=False)
+_PAIR = click.argument("pair", required=False, shell_complete=names_or_files)
 _MODEL_OPTIONS = (
     _option(
         "-m",
         "--target",
         metavar="FILE|org/repo:quant",
+        shell_complete=files,
         help="Target model, instead of PAIR: a GGUF file, or one of a Hugging Face repository.",
     ),
     _option(
         "-md",
         "--draft",
         metavar="FILE|org/repo:quant|mtp",
+        shell_complete=files,
         help="Draft model for that target, named likewise; mtp: the target's own prediction layers.",
     ),
     _option("--no-draft", is_flag=True, help="Plain decoding, nothing is drafted."),
@@ -146,9 +149,19 @@ _MODEL_OPTIONS = (
     _option("--min-tokens", type=int, default=0, help="No end of the answer before this many tokens."),
     _option("--ignore-eos", is_flag=True, help="Go on to the longest answer, whatever the model says."),
     _option("--grammar", metavar="GBNF", help="The answer must match this grammar."),
-    _option("--grammar-file", metavar="FILE", help="The answer must match the grammar in this file."),
+    _option(
+        "--grammar-file",
+        metavar="FILE",
+        shell_complete=files,
+        help="The answer must match the grammar in this file.",
+    ),
     _option("--json-schema", metavar="JSON", help="The answer must be JSON of this schema; {} is any JSON."),
-    _option("--json-schema-file", metavar="FILE", help="The answer must be JSON of the schema in this file."),
+    _option(
+        "--json-schema-file",
+        metavar="FILE",
+        shell_complete=files,
+        help="The answer must be JSON of the schema in this file.",
+    ),
     _option(
         "--verify",
         type=click.Choice(VERIFY),

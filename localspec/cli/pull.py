@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.completion import pair_names
 from localspec.cli.options import json_option, offline_option, quiet_option
 from localspec.cli.terminal import write_json
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=pair_names)
 @click.option(
     "-md", "--draft", metavar="org/repo:quant", help="Fetch this draft too; NAME is org/repo:quant."
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.completion import pair_names
 from localspec.cli.options import yes_option
 from localspec.cli.terminal import ask, can_ask, say
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="rm", short_help="Remove a pair's files, or a pulled model's.")
-@click.argument("name")
+@click.argument("name", shell_complete=pair_names)
 @yes_option
 def remove(name: str, yes: bool) -> None:
     """Remove the model pair, or org/repo:quant, NAME from this disk, with the copies made of its models.

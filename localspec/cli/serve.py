@@ -192,9 +192,10 @@ def _check_installed() -> None:
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         from localspec.errors import MissingPackage
+        from localspec.system.packages import install
 
         raise MissingPackage(
             f"The server needs {' and '.join(missing)}.",
-            f"Install them: pip install {' '.join(missing)}",
+            install(*missing),
             package=missing[0],
         )

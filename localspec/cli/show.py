@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.completion import names_or_files
 from localspec.cli.holdings import day, described
 from localspec.cli.model_options import is_other_file
 from localspec.cli.options import context_option, json_option
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show everything about one pair or file.")
-@click.argument("name")
+@click.argument("name", shell_complete=names_or_files)
 @context_option
 @json_option
 def show(name: str, ctx_size: int, as_json: bool) -> None:

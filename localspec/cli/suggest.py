@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from localspec.cli.completion import names_or_files
 from localspec.cli.options import context_option, json_option, offline_option
 from localspec.cli.suggestions import show_drafts, show_pairs
 from localspec.cli.terminal import write_json
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Find drafts for a target, or pairs for here.")
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=names_or_files)
 @context_option
 @click.option("--all", "show_all", is_flag=True, help="Name also what does not fit, with the reason.")
 @json_option

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.completion import pair_names
 from localspec.cli.options import json_option, quiet_option, yes_option
 from localspec.cli.terminal import ask, can_ask, say, write_json
 
@@ -17,7 +18,7 @@ DAMAGED = 1
 
 
 @click.command(short_help="Read the model files again and check their sha256.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=pair_names)
 @json_option
 @quiet_option
 @yes_option

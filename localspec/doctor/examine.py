@@ -13,6 +13,7 @@ from localspec.doctor.machine import check_load, check_memory
 from localspec.doctor.network import check_network
 from localspec.doctor.python import check_python
 from localspec.errors import LocalspecError
+from localspec.system.packages import mend
 
 Check = Callable[[], Iterator[Finding]]
 
@@ -41,4 +42,6 @@ def _guarded(topic: str, check: Check) -> Iterator[Finding]:
         yield problem(topic, error.message, error.command)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        yield problem(topic, f"This could not be checked: {reason}.", "Install localspec again.")
+        yield problem(
+            topic, f"This could not be checked: {reason}.", mend("Install localspec again.", "localspec")
+        )

@@ -13,6 +13,7 @@ from localspec.compute.probe import Probe
 from localspec.doctor.finding import Finding, Status, note, ok, problem
 from localspec.engine.libraries import libraries, reference
 from localspec.engine.together import why_not_together
+from localspec.system import packages
 from localspec.system.cpu import cpu_features
 from localspec.system.progress import readable
 
@@ -63,7 +64,7 @@ def _missing(library: Library) -> Finding:
     topic, fact = library.package, f"{library.package} is not installed"
     data: dict[str, object] = {"version": None, "wheel": bool(library.offer)}
     if library.offer:
-        return note(topic, f"{fact}: {library.offer}.", f"pip install {library.requirement}", **data)
+        return note(topic, f"{fact}: {library.offer}.", packages.install(library.requirement), **data)
     return ok(topic, f"{fact}, is not needed, and no wheel of it exists for this system", **data)
 
 
@@ -71,28 +72,26 @@ def _beside(library: Library, home: Path | None) -> Finding:
     """Tried again, so that what was found once is put right."""
     topic = f"{library.name} beside {reference().name}"
     if reason := why_not_together(library, home, redo=True):
-        return note(topic, reason, f"It is passed over. To be rid of it: pip uninstall {library.package}.")
+        return note(topic, reason, f"It is passed over. {packages.remove(library.package)}".rstrip())
     return ok(topic, "both load in one process")
 
 
 def _version(library: Library, version: str | None) -> Finding:
     topic = library.package
     if version is None:
-        return problem(topic, f"{topic} is not installed.", f"Install it: pip install {library.requirement}.")
+        return problem(topic, f"{topic} is not installed.", packages.install(library.requirement))
     if not library.is_tested(version):
         fact = f"{topic} {version} is installed; localspec is tested with {library.tested}."
-        remedy = f"Install a tested version: pip install {library.requirement}."
+        remedy = packages.replace("Install a tested version", library.requirement)
         return problem(topic, fact, remedy, version=version)
     return ok(topic, f"{topic} {version}, of the tested range ({library.tested})", version=version)
 
 
 def _rebuild(library: Library) -> str:
     if library is not reference():
-        return f"It is passed over. To be rid of it: pip uninstall {library.package}."
-    return (
-        "Compile it on this machine: pip install --force-reinstall --no-deps --no-cache-dir "
-        f"--no-binary {library.package} {library.requirement}."
-    )
+        return f"It is passed over. {packages.remove(library.package)}".rstrip()
+    options = ("--force-reinstall", "--no-deps", "--no-cache-dir", "--no-binary", library.package)
+    return packages.replace("Compile it on this machine", library.requirement, *options)
 
 
 def _running(library: Library, probe: Probe, seconds: float) -> Finding:

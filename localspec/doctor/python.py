@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from localspec import __version__
 from localspec.doctor.finding import Finding, note, ok, problem
+from localspec.system.frozen import is_frozen
+from localspec.system.packages import mend
 
 OLDEST = (3, 11)
 NEEDED = (
@@ -21,12 +23,13 @@ def check_python() -> Iterator[Finding]:
     """The version and word size of Python, and whether the packages are there."""
     yield ok("localspec", f"localspec {__version__}", version=__version__)
     yield _interpreter(sys.version_info[:3], sys.maxsize > 1 << 32)
-    missing = [name for name in NEEDED if not _is_there(name)]
+    # No frozen program has pip, and its second source is therefore none, as the network's finding says.
+    needed = [name for name in NEEDED if name != "pip" or not is_frozen()]
+    missing = [name for name in needed if not _is_there(name)]
     if missing:
         fact = f"Python packages that localspec needs are missing: {', '.join(missing)}."
-        yield problem(
-            "packages", fact, "Install localspec again: pip install --upgrade localspec.", missing=missing
-        )
+        remedy = mend("Install localspec again: pip install --upgrade localspec.", " ".join(missing))
+        yield problem("packages", fact, remedy, missing=missing)
     else:
         yield ok("packages", "the packages that localspec needs are there")
 

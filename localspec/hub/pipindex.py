@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 from localspec.errors import AccessDenied, DownloadError, FileMissing, SourceUnreachable
-from localspec.hub.pip import BROKEN, REFUSED, environment, no_way
+from localspec.hub.pip import BROKEN, REFUSED, environment, no_way, pip_command, without_pip
 from localspec.pairs.pair import WheelSource
 
 _VERSIONS = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
@@ -19,8 +18,7 @@ def index_versions(package: str, seconds: float = 15.0) -> list[str]:
 
     Raises SourceUnreachable (also when the time is up), FileMissing, AccessDenied, or DownloadError without pip.
     """
-    # -P: a folder called pip in the working folder must not be taken for it.
-    command = [sys.executable, "-P", "-m", "pip", "index", "versions", package, "-vv"]
+    command = pip_command("index", "versions", package, "-vv", file=package)
     command += ["--disable-pip-version-check", "--no-input", "--retries=0", f"--timeout={seconds / 2:g}"]
     facts = {"file": package, "source": WheelSource.kind}
     try:
@@ -46,9 +44,7 @@ def index_versions(package: str, seconds: float = 15.0) -> list[str]:
 
 def _fault(log: str, package: str, facts: dict[str, str]) -> DownloadError:
     if "No module named pip" in log:
-        return DownloadError(
-            f"{sys.executable} has no pip.", f"Run `{sys.executable} -m ensurepip`.", **facts
-        )
+        return without_pip(package)
     if REFUSED.search(log):
         return AccessDenied(f"The package index refuses access to {package}.", _CHECK_INDEX, **facts)
     if (blocked := no_way(log, facts)) is not None:

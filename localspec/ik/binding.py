@@ -20,6 +20,7 @@ from localspec.errors import BackendError
 from localspec.ggml.callbacks import LoadingGate, NativeLog, log_callback, silence
 from localspec.ik import structs
 from localspec.ik.structs import BOOL, I32, POINTER, U32
+from localspec.system import packages
 from localspec.system.at_exit import close_before_library
 from localspec.system.signals import signals_noted
 
@@ -77,7 +78,7 @@ def _load() -> Any:
     if (found := version()) != TESTED:
         raise BackendError(
             f"{PACKAGE} {found} is installed; localspec is tested with {TESTED} alone.",
-            f"Install that version: pip install {REQUIREMENT}.",
+            packages.replace("Install that version", REQUIREMENT),
             version=found,
         )
     path = _path()
@@ -92,7 +93,7 @@ def _load() -> Any:
     except (OSError, AttributeError) as error:
         raise BackendError(
             f"{PACKAGE} could not load its library: {error}.",
-            f"Reinstall it: pip install --force-reinstall {REQUIREMENT}.",
+            packages.replace("Reinstall it", REQUIREMENT, "--force-reinstall"),
         ) from error
     _check_shape(lib)
     _keep.append(log_callback(structs.LogCallback, lines, gate))
@@ -113,7 +114,7 @@ def _path() -> Path:
             return path
     raise BackendError(
         f"{PACKAGE} has no {name} where its package lies.",
-        f"Reinstall it: pip install --force-reinstall {REQUIREMENT}.",
+        packages.replace("Reinstall it", REQUIREMENT, "--force-reinstall"),
     )
 
 
@@ -122,9 +123,7 @@ def version() -> str:
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
-        raise BackendError(
-            f"{PACKAGE} is not installed.", f"Install it: pip install {REQUIREMENT}."
-        ) from error
+        raise BackendError(f"{PACKAGE} is not installed.", packages.install(REQUIREMENT)) from error
 
 
 def build() -> str:
@@ -142,5 +141,5 @@ def _check_shape(lib: Any) -> None:
             if (found := getattr(params, name)) != value:
                 raise BackendError(
                     f"{PACKAGE} has an unknown parameter layout: {name} is {found!r}.",
-                    f"Reinstall it: pip install --force-reinstall {REQUIREMENT}.",
+                    packages.replace("Reinstall it", REQUIREMENT, "--force-reinstall"),
                 )

@@ -10,12 +10,14 @@ from typing import Any
 
 from localspec.errors import BackendError, InvalidRequest
 from localspec.ggml.callbacks import LoadingGate, NativeLog, log_callback, silence
+from localspec.system import packages
 from localspec.system.at_exit import close_before_library
 from localspec.system.signals import signals_noted
 
 PACKAGE = "llama-cpp-python"
 TESTED = ("0.3.36", "0.3.37")
 """Tested range of llama-cpp-python: from the first, below the second."""
+_REQUIREMENT = f"'{PACKAGE}>={TESTED[0]},<{TESTED[1]}'"
 
 CACHE_TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
@@ -52,13 +54,10 @@ def _imported() -> Any:
         import llama_cpp
     except Exception as error:  # a missing shared library surfaces as OSError, RuntimeError or others
         raise BackendError(
-            f"llama-cpp-python could not load its library: {error}.", f"Reinstall it: {_install()}"
+            f"llama-cpp-python could not load its library: {error}.",
+            packages.replace("Reinstall it", _REQUIREMENT),
         ) from error
     return llama_cpp
-
-
-def _install() -> str:
-    return f"pip install 'llama-cpp-python>={TESTED[0]},<{TESTED[1]}'."
 
 
 def version() -> str:
@@ -66,7 +65,7 @@ def version() -> str:
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
-        raise BackendError(f"{PACKAGE} is not installed.", f"Install it: {_install()}") from error
+        raise BackendError(f"{PACKAGE} is not installed.", packages.install(_REQUIREMENT)) from error
 
 
 def build() -> str:
@@ -79,7 +78,7 @@ def _check_version() -> None:
     if not is_tested(found):
         raise BackendError(
             f"llama-cpp-python {found} is installed; localspec is tested with {TESTED[0]} up to below {TESTED[1]}.",
-            f"Install a tested version: {_install()}",
+            packages.replace("Install a tested version", _REQUIREMENT),
             version=found,
         )
 
@@ -109,7 +108,7 @@ def _check_shape(llama_cpp: Any) -> None:
             if getattr(params, name, None) != value:
                 raise BackendError(
                     f"llama-cpp-python has an unknown parameter layout: {name} is {getattr(params, name, None)!r}.",
-                    f"Install a tested version: {_install()}",
+                    packages.replace("Install a tested version", _REQUIREMENT),
                 )
 
 
@@ -118,7 +117,9 @@ def set_fields(params: Any, **values: object) -> Any:
     known = {field[0] for field in params._fields_}
     for name, value in values.items():
         if name not in known:
-            raise BackendError(f"llama-cpp-python has no parameter {name!r}.", f"Reinstall it: {_install()}")
+            raise BackendError(
+                f"llama-cpp-python has no parameter {name!r}.", packages.replace("Reinstall it", _REQUIREMENT)
+            )
         setattr(params, name, value)
     return params
 

@@ -83,15 +83,16 @@ class EagleContext(HeadContext):
 
     def _encoded(self, span: Span, features: States, first: int) -> States:
         tokens, start = span.tokens[first:], span.start + first
-        count = self._fill([Span(span.sequence_id, tokens, start, len(tokens))])
+        count = self.batch.fill([Span(span.sequence_id, tokens, start, len(tokens))])
         features = np.ascontiguousarray(features, np.float32)
-        batch = type(self._batch)(
+        filled = self.batch.native
+        batch = type(filled)(
             n_tokens=count,
             embd=features.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-            pos=self._batch.pos,
-            n_seq_id=self._batch.n_seq_id,
-            seq_id=self._batch.seq_id,
-            logits=self._batch.logits,
+            pos=filled.pos,
+            n_seq_id=filled.n_seq_id,
+            seq_id=filled.seq_id,
+            logits=filled.logits,
         )
         started = time.perf_counter()
         with signals_noted():

@@ -12,6 +12,7 @@ from typing import Any
 
 from localspec.errors import BackendError
 from localspec.llama import backend
+from localspec.system import packages
 
 MTP = 1
 """The type of a context that runs prediction layers (enum llama_context_type)."""
@@ -98,5 +99,5 @@ def _call(lib: Any, name: str, arguments: str, argtypes: list[Any], restype: Any
             return function
     raise BackendError(
         f"This build of {backend.PACKAGE} lacks {name}, which drafting from what a target computes needs.",
-        f"Install a tested version: pip install '{backend.PACKAGE}=={backend.TESTED[0]}'.",
+        packages.replace("Install a tested version", f"'{backend.PACKAGE}=={backend.TESTED[0]}'"),
     )

@@ -138,11 +138,11 @@ class HeadContext(Context):
         if self._num_layers > 1:
             self._calls.set_layer(self._handle, layer)
         states = np.ascontiguousarray(states, np.float32)
-        self._batch.embd = states.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        self.batch.native.embd = states.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         try:
             (rows,) = super().decode([span])
         finally:
-            self._batch.embd = _NO_STATES  # which the library would free with the batch
+            self.batch.native.embd = _NO_STATES  # which the library would free with the batch
         return rows
 
     @cached_property

@@ -12,6 +12,7 @@ from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize
 from localspec.llama.probe import ENTRY, probe_library
+from localspec.system import packages
 
 if TYPE_CHECKING:
     from localspec.compute.vocabulary import Vocabulary
@@ -60,10 +61,11 @@ class LlamaCpp:
         """Why layers cannot go to a GPU, or ""."""
         if backend.supports_gpu():
             return ""
-        return (
-            f"this {self.package} has no GPU support: running on the CPU. "
-            'Reinstall it with CMAKE_ARGS="-DGGML_CUDA=on" (docs/install.md tells how).'
+        compiled = 'CMAKE_ARGS="-DGGML_CUDA=on"'
+        remedy = packages.mend(
+            f"Reinstall it with {compiled} (docs/install.md tells how).", f"{self.package} with {compiled}"
         )
+        return f"this {self.package} has no GPU support: running on the CPU. {remedy}"
 
     def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
         """Number of layers to offload; 0 where the build cannot. Raises `InvalidRequest` naming the option."""

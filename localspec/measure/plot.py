@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import InvalidRequest, MissingPackage
+from localspec.system.packages import install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +47,7 @@ def _figure() -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingPackage(
-            "matplotlib is not installed.", "Install it: pip install matplotlib.", package="matplotlib"
+            "matplotlib is not installed.", install("matplotlib"), package="matplotlib"
         ) from error
     return Figure(figsize=(7, 4.5), layout="constrained")
 

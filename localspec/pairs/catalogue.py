@@ -14,6 +14,7 @@ from localspec.errors import CatalogueError, InvalidRequest, UnknownPair
 from localspec.pairs.pair import HubSource, LocalSource, ModelFile, Pair, Source, WheelSource
 from localspec.pairs.pairfile import read_pair
 from localspec.system.home import default_home
+from localspec.system.packages import mend
 
 __all__ = [
     "DEFAULT_PAIR",
@@ -156,7 +157,7 @@ def _folder() -> Traversable:
         if not (beside / f"{DEFAULT_PAIR}.toml").is_file():
             raise CatalogueError(
                 "The catalogue of pairs (package localspec_models) is missing.",
-                "Reinstall localspec.",
+                mend("Reinstall localspec.", "localspec"),
                 path=str(beside),
             ) from None
         return beside

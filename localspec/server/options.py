@@ -18,7 +18,6 @@ from localspec.text.messages import checked_text, content_text
 MOST_CHOICES = 128
 MOST_TOP_LOGPROBS = 20
 MOST_LOGPROBS = 5
-MOST_STOPS = 4
 MOST_BIAS = 100
 _RANGES = (("temperature", 0, 2), ("frequency_penalty", -2, 2), ("presence_penalty", -2, 2))
 """OpenAI's, narrower than the engine's."""
@@ -113,8 +112,6 @@ def _check_ranges(body: Sampling) -> None:
         value = getattr(body, name)
         if value is not None and not low <= value <= high:
             raise bad_request(f"{name} is {value:g}. It must be a number from {low} to {high}.", name)
-    if isinstance(body.stop, list) and len(body.stop) > MOST_STOPS:
-        raise bad_request(f"stop holds {len(body.stop)} texts. Give at most {MOST_STOPS}.", "stop")
     echo = isinstance(body, CompletionRequest) and body.echo
     check_length("max_tokens", body.max_tokens, least=0 if echo else 1)
     if isinstance(body, ChatRequest):

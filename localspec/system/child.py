@@ -20,6 +20,8 @@ from multiprocessing.spawn import is_forking
 from pathlib import Path
 from typing import NoReturn
 
+from localspec.system import frozen
+
 _READ, _KEPT = 1 << 18, 4000
 """Bytes of a child's last words that are looked at, and characters that are kept."""
 _ASSERTION = re.compile(r"^\S+\.(?:c|cc|cpp|cu|h|hpp|m):\d+: .+$", re.MULTILINE)
@@ -29,6 +31,8 @@ _CHILD = (
     "import sys; sys.path.append(sys.argv[1]); from localspec.system.child import enter; enter(*sys.argv[2:])"
 )
 _WATCH = Path(__file__).with_name("child_watch.py")
+_WATCHES, _ENTERS = "localspec.system.child_watch:main", "localspec.system.child:enter"
+"""What a frozen program does in their places."""
 _POLL = 0.05
 _GRACE = 60.0
 """How much longer a child may live by its own watch: this process ends it first where it can."""
@@ -62,16 +66,16 @@ def run_in_child(
     """Call the function `entry`, "package.module:name", with `argument` in a process of its own.
 
     folder: a temporary one of the caller; where this process ends before the child, however it ends, the child ends
-    too and the folder is removed. check: called all the while; what it raises ends the child. In a frozen program
-    (PyInstaller and others) Python's multiprocessing starts the child, for which the program must call
-    `multiprocessing.freeze_support()` first of all. One that does not is found to run again where a child was meant,
-    and ended.
+    too and the folder is removed. check: called all the while; what it raises ends the child. In a frozen program the
+    child is the program itself (`system.frozen`). One that was frozen without `localspec.freezing` lets Python's
+    multiprocessing start it, for which the program must call `multiprocessing.freeze_support()` first of all: if it
+    does not, it is found to run again where a child was meant, and ended.
     """
-    if _is_frozen() and is_forking(sys.argv):
+    if _is_spawning() and is_forking(sys.argv):
         _end_stray()
     said = folder / "said"
     said.touch()
-    kind = _Spawned if _is_frozen() else _Started
+    kind = _Spawned if _is_spawning() else _Started
     child = kind(entry, argument, said, seconds + _GRACE)
     ends = time.monotonic() + seconds
     try:
@@ -82,8 +86,9 @@ def run_in_child(
     return Ended(code, _end_of(said))
 
 
-def _is_frozen() -> bool:
-    return bool(getattr(sys, "frozen", False))
+def _is_spawning() -> bool:
+    """Whether children come by multiprocessing: in a program that somebody froze in another way."""
+    return frozen.is_frozen() and not frozen.starts_children()
 
 
 def _end_stray() -> NoReturn:
@@ -106,15 +111,20 @@ class _Started:
     """An interpreter of its own, which knows nothing of the application's main module, and one that watches it."""
 
     def __init__(self, entry: str, argument: str, said: Path, seconds: float) -> None:
-        watch = [sys.executable, "-I", "-S", str(_WATCH), str(said.parent), str(seconds)]
+        watch = [sys.executable, "-I", "-S", str(_WATCH)]
+        child = [sys.executable, "-P", "-c", _CHILD, str(_ROOT)]
+        marked = {}
+        if frozen.starts_children():
+            watch, child = frozen.command(_WATCHES), frozen.command(_ENTERS)
+            marked = {frozen.MARK: "1"}
         with said.open("ab") as file:
             self._watch = subprocess.Popen(
-                [*watch, sys.executable, "-P", "-c", _CHILD, str(_ROOT), entry, argument, str(said)],
+                [*watch, str(said.parent), str(seconds), *child, entry, argument, str(said)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
                 # Python's own report of a crash would bury the library's last words.
-                env={**os.environ, "PYTHONFAULTHANDLER": ""},
+                env={**os.environ, "PYTHONFAULTHANDLER": "", **marked},
                 start_new_session=os.name == "posix",
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
@@ -133,7 +143,7 @@ class _Started:
 
 
 class _Spawned:
-    """The application itself, started again by multiprocessing: a frozen one has no interpreter beside it."""
+    """The application itself, started again by multiprocessing."""
 
     def __init__(self, entry: str, argument: str, said: Path, seconds: float) -> None:
         context = multiprocessing.get_context("spawn")
@@ -158,6 +168,7 @@ class _Spawned:
 def enter(entry: str, argument: str, said: str) -> None:
     """The child: do the work, and let what is written to standard error be found in the file `said`."""
     _leave_no_core()
+    os.environ.pop(frozen.MARK, None)
     os.environ["GGML_NO_BACKTRACE"] = "1"  # a debugger that is started for it takes seconds
     file = os.open(said, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 2)

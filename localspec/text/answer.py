@@ -103,6 +103,7 @@ class AnswerText:
     """Turns committed ids into text and says when the answer is over.
 
     ids:  committed so far, the end-of-generation id left out.
+    ends: for each of them, how many characters the text has with it; what is held back, or cut off, counts.
     text: given out so far; never holds half a character or what may become a stop string.
     """
 
@@ -110,6 +111,7 @@ class AnswerText:
         self, piece: Callable[[int], bytes], eog_tokens: frozenset[int], stops: Sequence[str]
     ) -> None:
         self.ids: list[int] = []
+        self.ends: list[int] = []
         self.text = ""
         self._eog = eog_tokens
         self._detokenizer = Detokenizer(piece)
@@ -123,7 +125,9 @@ class AnswerText:
         if token in self._eog:
             return "stop"
         self.ids.append(token)
-        ready, self._stopped = self._stop.push(self._detokenizer.push(token))
+        text = self._detokenizer.push(token)
+        self.ends.append((self.ends[-1] if self.ends else 0) + len(text))
+        ready, self._stopped = self._stop.push(text)
         self._ready += ready
         return "stop" if self._stopped else None
 

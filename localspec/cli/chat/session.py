@@ -115,7 +115,13 @@ class Chat:
 
     def use(self, llm: LLM, options: ModelOptions) -> None:
         """Go on with another model, which is closed at the end. Raises `LocalspecError` where it cannot take over."""
-        conversation = self.conversation.moved(llm)
+        now = self.conversation
+        if now.messages:
+            llm.render(
+                now.messages, ending="nothing"
+            )  # what its template refuses is said before it takes over
+        conversation = now.from_messages(llm, now.messages, when_full=now.when_full, **now.defaults)
+        conversation.system = now.system
         self._other_models.callback(llm.close)
         self.llm.close()
         self.llm, self.options, self.conversation = llm, options, conversation

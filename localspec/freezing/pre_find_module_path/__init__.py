@@ -1,0 +1,1 @@
+"""What says where a module lies, before PyInstaller looks for it."""

@@ -1,0 +1,1 @@
+"""What runs where a frozen program starts, before its own code; `rthooks.dat` says for which modules."""
