@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -246,12 +247,14 @@ def test_a_conversation_goes_on_with_another_model(
     options = with_files(files["target"])
     with opened(options) as llm:
         chat = Chat(llm, options, "Be brief.", kept=kept)
-        chat.run(reader(("one", "/set seed 9", f"/model {other}", "/model", "two", "/tokens")))
+        chat.run(reader(("one", "/set seed 9", f"/model {other}", "/model", "/tokens", "two", "/tokens")))
         assert questions(chat) == ["one", "two"] and chat.llm is not llm
         assert chat.conversation.system == "Be brief." and chat.conversation.defaults["params"].seed == 9
         assert kept.newest().model == {"pair": str(other)}
     said = capsys.readouterr().err
     assert f"The model is {other}." in said and "error" not in said
+    before, behind = map(int, re.findall(r"(\d+) of 512 tokens", said))
+    assert len("Be brief.one") < before < behind, "a letter is a token of it"
     assert "The model sees the whole conversation, 2 turns." in said
 
 
