@@ -232,8 +232,7 @@ def test_where_narrow_passes_are_padded_no_fewer_rows_are_computed_than_they_are
 def test_rows_are_those_of_the_sequence_alone_whatever_others_do(library, weights, widest, most):
     """Sequences that grow, are cut, copied and begun anew, in passes of their own or together.
 
-    Holes between the cells of others made ik_llama.cpp leave out what lies beyond, and a stretch of cells that are all
-    of others made its fused attention give no numbers.
+    ik_llama.cpp left out cells beyond holes among those of others.
     """
     draw, num_sequences, worst = random.Random(widest + most), 4, 0.0
     texts: list[list[int]] = [[] for _ in range(num_sequences)]
@@ -277,3 +276,18 @@ def test_what_cannot_be_copied_is_not(weights):
         assert context.copy_cells(0, 1, len(TEXTS[0]) + 1) == 0 and context.copy_cells(0, 1, 0) == 0
         with pytest.raises(InvalidRequest):
             context.copy_cells(0, 2, 1)
+
+
+def test_a_sequence_behind_many_cells_of_another_one(weights):
+    """Fused attention looks at cells in blocks, and here whole blocks are another sequence's."""
+    with (
+        opened(weights, n_ctx=1200, n_outputs=8, n_batch=600) as context,
+        opened(weights, n_ctx=64) as alone,
+    ):
+        context.decode([Span(0, TEXTS[0] * 90, 0, 0)])
+        for count in (1, 4):
+            context.truncate(1, 0)
+            alone.truncate(0, 0)
+            (row,) = context.decode([Span(1, TEXTS[1][:count], 0, 1)])[0]
+            (expected,) = alone.decode([Span(0, TEXTS[1][:count], 0, 1)])[0]
+            assert float(np.abs(row - expected).max()) < 0.2

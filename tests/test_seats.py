@@ -31,7 +31,7 @@ def files(tmp_path_factory):
 def alone(files, computed_by):
     """Each prompt's greedy answer, and one with a seed, from an engine that knows nothing else.
 
-    With seats too: ik_llama.cpp's attention over several sequences is another one, and rounds otherwise.
+    With seats too: how ik_llama.cpp rounds depends on where cells are.
     """
     with LLM.from_files(*files, parallel=4, **OPTIONS, **computed_by) as llm:
         answers = {}
@@ -46,8 +46,8 @@ def alone(files, computed_by):
 def same(library, alone):
     """Whether an answer, or the beginning of one, is the one given alone: by its ids.
 
-    With ik_llama.cpp's attention over several sequences rows depend a little on where their cells are: there another
-    token may follow where two are about as likely.
+    Of ik_llama.cpp rows depend a little on where their cells are: another token may follow where two are about as
+    likely.
     """
 
     def same(completion, prompt, setting="temperature"):

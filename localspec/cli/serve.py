@@ -181,8 +181,9 @@ def _serve(
         def load() -> LLM:
             llm = opening.open_quietly(options, consent, **further)
             if not consent.quiet:
-                seats = "" if llm.parallel == 1 else f", {llm.parallel} requests at a time"
-                say(f"{settings.name} is ready on {where}{seats}")
+                if llm.parallel > 1:
+                    say(f"answers {llm.parallel} requests at a time", dim=True)
+                say(f"{settings.name} is ready on {where}")
             return llm
 
         if not consent.quiet:
