@@ -26,6 +26,7 @@ from localspec.errors import (
 from localspec.ggml.callbacks import CancelFlag, LoadingGate, NativeLog
 from localspec.ggml.cells import copied_cells, put_cells
 from localspec.ggml.native_batch import NativeBatch
+from localspec.ggml.pass_thread import made_there
 from localspec.ggml.running_state import RunningStates
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
@@ -180,11 +181,16 @@ class NativeContext(ABC):
 
     def _timed_pass(self, wait: bool) -> int:
         """The library's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
-        started = time.perf_counter()
-        with signals_noted():
+
+        def decoded() -> int:
             code = int(self._lib.llama_decode(self._handle, self.batch.native))
             if wait:
                 self._lib.llama_synchronize(self._handle)
+            return code
+
+        started = time.perf_counter()
+        with signals_noted():
+            code = made_there(decoded)
         self.decode_seconds += time.perf_counter() - started
         return code
 

@@ -62,6 +62,8 @@ class Context(NativeContext):
         params.n_ctx = options.n_ctx + options.spare
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_sequences
+        # Its fused attention ends the process where a whole block of cells is other sequences'.
+        params.flash_attn = params.flash_attn and options.n_sequences == 1
         params.n_threads = params.n_threads_batch = self.threads
         params.type_k = binding.CACHE_TYPES[options.cache_type_k]
         params.type_v = binding.CACHE_TYPES[options.cache_type_v]
