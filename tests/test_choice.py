@@ -635,7 +635,7 @@ def test_one_that_computes_something_else_is_found_out(
 def test_one_whose_wide_passes_alone_are_wrong_is_found_out(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts are read by kernels of their own, which ik_llama.cpp has from 33, and for some formats 64, rows on."""
+    """Prompts are read by kernels of their own: ik_llama.cpp has such from 33 tokens on."""
     _, other = use(monkeypatch, FakeLibrary("fake 1"), FakeLibrary("fake 2", key="ik", kernels=(65,)))
     found = trust.compare(
         [Subject(read_metadata(files[0]), EngineOptions())], other, tmp_path, lambda _: None
