@@ -105,6 +105,36 @@ def test_files_stand_behind_the_next_question_and_no_other(tmp_path: Path, capsy
     assert "Taken back: a.txt." in capsys.readouterr().err
 
 
+def test_a_path_may_be_written_as_a_shell_writes_it(tmp_path: Path, capsys: Capture) -> None:
+    """So does a terminal into which a file is dropped."""
+    for name in ("b c.txt", "'q'.txt"):
+        (tmp_path / name).write_text("text")
+    for typed in (f"'{tmp_path}/b c.txt'", f'"{tmp_path}/b c.txt"', f"{tmp_path}/b\\ c.txt"):
+        assert questions(converse(f"/read {typed}", "x")) == ["x\n\nb c.txt:\n\ntext"]
+    assert questions(converse(f"/read {tmp_path}/'q'.txt", "x")) == ["x\n\n'q'.txt:\n\ntext"]
+    capsys.readouterr()
+    converse("/read 'no such file'", "/read 'open")
+    said = capsys.readouterr().err
+    assert "error: 'no such file' cannot be read" in said and "error: 'open cannot be read" in said
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path: Path, capsys: Capture) -> None:
+    one, two = tmp_path / "one" / "a.txt", tmp_path / "two" / "a.txt"
+    for path in (one, two):
+        path.parent.mkdir()
+        path.write_text(f"in {path.parent.name}")
+    chat = converse(f"/read {one}", f"/read {two}", f"/read {one}", "x")
+    assert questions(chat) == [f"x\n\n{one}:\n\nin one\n\n{two}:\n\nin two"]
+    said = capsys.readouterr().err
+    assert "a.txt stands behind" in said and f"{two} stands behind the next question" in said
+
+
+def test_another_answer_leaves_the_files_to_the_next_question(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    chat = converse("say one", f"/read {tmp_path / 'a.txt'}", "/retry", "x")
+    assert questions(chat)[-1] == "x\n\na.txt:\n\ntext"
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [(b"", "is empty."), (b"\xff\xfe", "is not UTF-8: byte 0 is 0xff."), (b"a\0", "is no text: byte 1 is NUL."),
@@ -315,6 +345,20 @@ def test_a_conversation_of_another_vocabulary_says_which_model_it_was_held_with(
     assert questions(chat) == ["one", "two"]
     said = capsys.readouterr().err
     assert "another vocabulary" in said and "It was held with a-pair: go on with that model." in said
+
+
+def test_a_conversation_that_went_meanwhile_is_not_blamed_on_the_model(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Another chat goes on with it, which gives it another name."""
+    held = keeping(tmp_path, "say one")
+    assert held.kept is not None
+    entry = held.kept.newest()
+    entry.path.unlink()
+    options = with_files(files["target"])
+    with opened(options) as llm, pytest.raises(ConversationFileError) as caught:
+        Chat(llm, options, quiet=True).go_on(entry)
+    assert "There is no file" in str(caught.value) and "held with" not in caught.value.command
 
 
 def test_a_model_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -678,6 +678,9 @@ def test_a_narrow_window_hides_the_list_and_dark_colours_are_followed(desk, file
     here.until(lambda: not here.ui.sidebar.isVisible())
     here.click(here.ui.menu)
     assert here.ui.sidebar.isVisible()
+    here.close()
+    here = desk(files["target"])
+    assert not here.ui.sidebar.isVisible(), "it opens as narrow as it was"
     usual = application.palette()
     light = here.ui.transcript.document().defaultStyleSheet()
     application.setPalette(QPalette(QColor("#2d2d2d"), QColor("#222222")))

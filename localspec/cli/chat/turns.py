@@ -50,9 +50,9 @@ def edit(chat: Chat, text: str) -> None:
         say(f"Asked: {shortened(written)}", dim=True)
         chat.ask(written)
     else:
-        question = chat.with_files(checked_text("question", written))
+        question = checked_text("question", written)
         say(f"Asked instead: {shortened(question)}", dim=True)
-        chat.answer(lambda: chat.conversation.ask_instead(question))
+        chat.answer_with_files(question, chat.conversation.ask_instead)
 
 
 def undo(chat: Chat, _text: str) -> None:
