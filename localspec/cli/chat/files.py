@@ -56,7 +56,7 @@ def _entry(chat: Chat, text: str) -> Entry:
         for entry in chat.kept.entries():
             if entry.name == text:
                 return entry
-        if not Path(text).is_file():
+        if not os.path.isfile(text):  # noqa: PTH113 - that of pathlib raises for a long text
             raise ConversationFileError(
                 f"There is no saved conversation {text!r}.",
                 "Check its name.",
@@ -87,12 +87,13 @@ def read(chat: Chat, text: str) -> None:
         say(f"Taken back: {names}." if names else "/read takes the path of a text file.", dim=bool(names))
         return
     path = Path(user_path(text))
-    chat.files[path.name] = found = _text_of(path)
+    name = path.name.encode("utf-8", "replace").decode()  # it stands in the question
+    chat.files[name] = found = _text_of(path)
     if not chat.quiet:
         with chat.llm.using() as engine:
             count = len(engine.vocab.tokenize(found, parse_special=False))
         say(
-            f"{path.name} stands behind the next question, about {count} tokens. /read alone takes it back.",
+            f"{name} stands behind the next question, about {count} tokens. /read alone takes it back.",
             dim=True,
         )
 
