@@ -839,3 +839,10 @@ def test_without_a_display_the_command_says_so(tmp_path):
     child = app_command(tmp_path, DISPLAY="", WAYLAND_DISPLAY="", QT_QPA_PLATFORM="")
     _, err = child.communicate(timeout=SECONDS)
     assert child.returncode == 1 and "There is no display" in err and "localspec chat" in err
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="windows do not go by X there")
+def test_a_display_that_does_not_answer_is_named(tmp_path):
+    child = app_command(tmp_path, DISPLAY=":98765", WAYLAND_DISPLAY="", QT_QPA_PLATFORM="")
+    _, err = child.communicate(timeout=SECONDS)
+    assert child.returncode == 1 and "':98765'" in err and "localspec chat" in err
