@@ -66,11 +66,6 @@ class Kept:
         self._replaced: Entry | None = None
         self._complained = False
 
-    def path(self, name: str) -> Path:
-        """Where one of that name is, or would be saved; one that was kept by itself only if it is there."""
-        last = self._last / f"{name}{SUFFIX}"
-        return last if last.is_file() else self._folder / f"{name}{SUFFIX}"
-
     def entries(self) -> list[Entry]:
         """All, the newest first."""
         found = [*self._read(self._folder, by_itself=False), *self._read(self._last, by_itself=True)]
