@@ -10,11 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
 from localspec import LLM, Conversation
 from localspec.cli import opening
+from localspec.cli.chat.completion import ChatCompleter
 from localspec.cli.chat.kept import MOST, Kept, is_name, name_for
 from localspec.cli.chat.session import Chat
+from localspec.cli.interrupts import ENDED, ends_deferred, interrupts_ignored
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import ConversationFileError
 from tests.fake_llm import FakeLLM
@@ -369,3 +373,80 @@ def test_a_model_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
         "draft": "org/repo:q4",
     }
     assert parsed("smollm2-135m").title() == "smollm2-135m" and parsed().title() == "qwen2.5-coder-1.5b"
+
+
+# --- Files that others wrote, or that cannot be written
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[" * 100_000, '{"turns": 1e999, "model": {}}', '{"turns": NaN, "model": {}}', "null",
+        '{"turns": 1, "model": [1]}', '{"turns": 1, "model": {"pair": 5}, "question": {"a": 1}}',
+    ],
+)  # fmt: skip
+def test_what_is_damaged_beside_a_conversation_ends_nothing(
+    tmp_path: Path, capsys: Capture, about: str
+) -> None:
+    keeping(tmp_path, "one")
+    (kept,) = (tmp_path / "last").glob("*.json")
+    kept.write_text(about)
+    keeping(tmp_path, "/list", "two")
+    assert kept.stem in capsys.readouterr().err
+    assert len(list((tmp_path / "last").glob("*.localspec"))) == 2
+
+
+def test_a_name_of_a_file_overwrites_nothing_on_the_screen(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a\x1b]52;c;aGk=\x07\rb\x9b2J.localspec").touch()
+    keeping(tmp_path, "/list", "/load \x1b[2J\r.x", "/save \x1b/\r", "/read \x1b\r")
+    assert not set(capsys.readouterr().err) & set("\x1b\x07\r\x9b")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_said_once(tmp_path: Path, capsys: Capture) -> None:
+    chat = keeping(tmp_path / ("a" * 300), "one", "/list", "two")  # the system knows no such name
+    assert questions(chat) == ["one", "two"]
+    assert capsys.readouterr().err.count("This conversation is not kept: ") == 1
+
+
+def test_a_name_that_no_file_can_have_is_no_conversation(tmp_path: Path, capsys: Capture) -> None:
+    keeping(tmp_path, "one", f"/load {'𠀀' * 80}", f"/save {'𠀀' * 80}", "two")
+    said = capsys.readouterr().err
+    assert "There is no saved conversation" in said and "cannot be written" in said
+
+
+def test_what_a_killed_program_left_half_written_goes(tmp_path: Path) -> None:
+    keeping(tmp_path, "one")
+    old, new = (tmp_path / "last" / f".{name}.localspec.abc.part" for name in ("old", "new"))
+    old.touch()
+    new.touch()
+    os.utime(old, (1, 1))
+    keeping(tmp_path, "two")
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_a_file_whose_name_is_no_text_can_be_asked_about(tmp_path: Path) -> None:
+    path = tmp_path / "a\udcff.txt"
+    path.write_text("what it says")
+    chat = keeping(tmp_path, f"/read {path}", "one")
+    assert questions(chat) == ["one\n\na?.txt:\n\nwhat it says"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names there")
+def test_tab_offers_no_name_with_control_characters(tmp_path: Path) -> None:
+    for name in ("ab", "a\x1b[2J", "a\x9b2J"):
+        (tmp_path / name).touch()
+    document = Document(f"/read {tmp_path}/a")
+    assert [found.text for found in ChatCompleter().get_completions(document, CompleteEvent())] == ["b"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signal there")
+def test_a_signal_that_ends_counts_where_the_answer_fails() -> None:
+    found = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with pytest.raises(SystemExit) as ended, interrupts_ignored(), ends_deferred():
+            signal.raise_signal(signal.SIGTERM)
+            raise ConversationFileError("It failed.", "Try again.")
+    finally:
+        signal.signal(signal.SIGTERM, found)
+    assert ended.value.code == ENDED + signal.SIGTERM

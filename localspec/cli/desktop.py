@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import sys
@@ -54,3 +55,22 @@ def _check_display() -> None:
             "There is no display for a window: neither DISPLAY nor WAYLAND_DISPLAY is set.",
             "Run it in a desktop session, or use `localspec chat` in the terminal.",
         )
+    by_x = not os.environ.get("WAYLAND_DISPLAY") and os.environ.get("QT_QPA_PLATFORM") in (None, "", "xcb")
+    if by_x and not _is_reached():  # Qt would end the process
+        raise BackendError(
+            f"The display {os.environ.get('DISPLAY', '')!r} (DISPLAY) cannot be reached.",
+            "Run it in a desktop session, or use `localspec chat` in the terminal.",
+        )
+
+
+def _is_reached() -> bool:
+    """Whether the X server that DISPLAY names answers; true where only Qt can say."""
+    try:
+        xcb = ctypes.CDLL("libxcb.so.1")
+    except OSError:
+        return True
+    xcb.xcb_connect.restype = ctypes.c_void_p
+    connection = ctypes.c_void_p(xcb.xcb_connect(None, None))
+    failed = xcb.xcb_connection_has_error(connection)
+    xcb.xcb_disconnect(connection)
+    return not failed

@@ -60,7 +60,7 @@ class Window(QMainWindow):
         self.ui = Layout(self)
         self.chat = Chat(self.ui, self._session, self._worker, self.settings, Shelf(home).all())
         self._connect()
-        self.resize(max(self.settings.width, 360), max(self.settings.height, 300))
+        self.resize(self.settings.width, self.settings.height)
         self._timer = QTimer(self)
         self._timer.timeout.connect(self._tick)
         self._timer.start(TICK_MS)
@@ -103,7 +103,7 @@ class Window(QMainWindow):
         self._loading = self._worker.submit(lambda job: session.load(job, model, n_ctx, download=download))
         self._remember()
         self.ui.say("")
-        self.ui.model.setText(Path(model).name)
+        self.ui.model.setText(Path(model).name.replace("&", "&&"))  # one alone would mark a key
         self._show_progress(Progressed("loading", 0.0))
         self.chat.show_state()
 

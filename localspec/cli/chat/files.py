@@ -57,7 +57,7 @@ def _entry(chat: Chat, text: str) -> Entry:
         for entry in chat.kept.entries():
             if entry.name == text:
                 return entry
-        if not Path(text).is_file():
+        if not os.path.isfile(text):  # noqa: PTH113 - that of pathlib raises for a long text
             raise ConversationFileError(
                 f"There is no saved conversation {text!r}.",
                 "Check its name.",
@@ -102,7 +102,8 @@ def read(chat: Chat, text: str) -> None:
 def file_names(chat: Chat) -> list[str]:
     """What the files behind the next question are called: by name, and by path where several have that name."""
     names = [path.name for path in chat.files]
-    return [path.name if names.count(path.name) == 1 else str(path) for path in chat.files]
+    said = [path.name if names.count(path.name) == 1 else str(path) for path in chat.files]
+    return [name.encode("utf-8", "replace").decode() for name in said]  # they stand in the question
 
 
 def _meant(text: str) -> Path:

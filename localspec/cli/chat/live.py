@@ -11,7 +11,8 @@ from rich.cells import cell_len
 
 from localspec.cli.chat.markdown import Line, Renderer, blocks, finished, is_table
 from localspec.cli.chat.pieces import Pieces
-from localspec.cli.terminal import printable, styled, wrapped
+from localspec.cli.terminal import styled, wrapped
+from localspec.text.controls import printable
 
 INTERVAL, LONGEST = 0.1, 0.5
 """Seconds between two drawings, at least and at most."""
