@@ -8,15 +8,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import Context, HeadContext
+from localspec.decoding.sampling import kl_divergence
 from localspec.decoding.session import Session, common_prefix
 from localspec.decoding.shared_passes import SharedPasses
 from localspec.engine.contexts import Opener
+from localspec.engine.libraries import reference
 from localspec.engine.memory import Load, check_memory, memory_estimate
 from localspec.engine.options import TARGET_ROWS
 from localspec.engine.seat_context import SeatClock, SeatContext
-from localspec.errors import MemoryShort
+from localspec.engine.trust import MOST_DIVERGENCE
+from localspec.errors import MemoryShort, ModelLoadError
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -28,6 +33,8 @@ MEMORY_SHARE = 0.5
 """Of the free memory, for the cells of "auto"."""
 WORTH_COPYING = 16
 """Tokens in another seat's cells from which on they are shared and not read again."""
+TEXT, ROWS = 48, 8
+"""Tokens by which shared contexts are compared with the engine's own, and the last ones whose rows are."""
 SLACK = 256
 """Cells beyond what the seats need, so that a pass finds a place between those that are taken."""
 
@@ -44,7 +51,7 @@ class Seats:
     """Opened on an engine; closed before it.
 
     engines: one for each seat, with the sessions of its sequence. passes: where their passes meet.
-    Raises `MemoryShort` or `ModelLoadError`.
+    Raises `MemoryShort` or `ModelLoadError`, the latter also where the contexts compute other logits.
     """
 
     def __init__(self, engine: Engine, count: int) -> None:
@@ -63,6 +70,7 @@ class Seats:
                     if not context.weights.gpu_layers:
                         engine.threads.govern(context)
                         opened.callback(engine.threads.release, context)
+            _check_alike(engine, wholes[0])
             self.passes = SharedPasses(wholes[::-1], engine.cancel.clear)
             self.engines = [self._seat(index, count, wholes) for index in range(count)]
             self._opened = opened.pop_all()
@@ -171,10 +179,10 @@ def open_seats(engine: Engine, wanted: int | str) -> tuple[Seats | None, str]:
         return None, f"parallel is {count}, and one answer runs at a time: {reason}."
     try:
         return Seats(engine, count), ""
-    except MemoryShort:
+    except (MemoryShort, ModelLoadError) as error:
         if isinstance(wanted, int):
             raise
-        return None, ""
+        return None, f"One answer runs at a time: {error.message}"
 
 
 def shared_loads(engine: Engine, count: int) -> list[Load]:
@@ -192,6 +200,33 @@ def shared_loads(engine: Engine, count: int) -> list[Load]:
         )
         loads.append(Load(context.weights.metadata, own, context.weights.gpu_layers))
     return loads
+
+
+def _check_alike(engine: Engine, whole: Context) -> None:
+    """Compare the target's shared context with the engine's own: a library may compute several sequences by other
+    kernels than those that it was trusted for. Raises `ModelLoadError`.
+    """
+    if engine.library.key == reference().key:
+        return
+    ids = [(7 * place) % min(whole.n_vocab, 1000) for place in range(TEXT)]
+    rows = []
+    for each, beside in ((engine.target, 0), (whole, whole.options.n_sequences - 1)):
+        session = Session(each, beside)
+        if beside:  # what it must not look at
+            Session(each).forward(ids[::-1], num_logits=0)
+        session.rollback(0)
+        session.forward(ids[:-ROWS], num_logits=0)
+        rows.append(np.stack(session.forward(ids[-ROWS:], num_logits=ROWS)))
+        for sequence_id in range(each.options.n_sequences):
+            each.truncate(sequence_id, 0)
+    divergence = float(kl_divergence(*rows).mean())
+    if not divergence <= MOST_DIVERGENCE:
+        raise ModelLoadError(
+            f"{engine.library.name} computes several sequences of {whole.weights.path.name} otherwise than one "
+            f"(mean KL divergence {divergence:.2g}).",
+            "Load it with parallel=1, or with library='llama'.",
+            path=str(whole.weights.path),
+        )
 
 
 def _contexts(engine: Engine) -> list[Context]:

@@ -18,7 +18,7 @@ _thread: threading.Thread | None = None
 
 
 def made_there(make: Callable[[], int]) -> int:
-    """What `make` returns, or raises, called in that thread. Whoever waits goes on only then, whatever interrupts it."""
+    """What `make` returns, or raises, called in that thread. Who waits goes on only then, whatever interrupts it."""
     if threading.current_thread() is _started():
         return make()
     reply: _Reply = SimpleQueue()
