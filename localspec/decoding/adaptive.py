@@ -106,6 +106,8 @@ class AdaptiveController:
         second; that the others draft is no reason to draft too.
         """
         company, target = self.company, self.target
+        if company.seats == 1:
+            return target.time(width, length)
         even = target.time(company.seats, length) / company.seats
         if width == 1:
             return even

@@ -107,9 +107,11 @@ class EngineKeeper:
     @property
     def seats(self) -> Seats | None:
         """Those of the engine that is loaded now; None where one answer runs at a time. Raises what a load raises."""
-        if self.num_seats > 1 and self.engine.seats is None:
-            self._open_seats(self.num_seats)
-        return self.engine.seats
+        engine = self.engine
+        with self._loading:  # several answers may be the first to ask
+            if self.num_seats > 1 and engine.seats is None:
+                engine.seats, _ = open_seats(engine, self.num_seats)
+        return engine.seats
 
     def _about_draft_tokens(self) -> list[str]:
         asked, most = self.order.draft_tokens, self.engine.most_draft_tokens
@@ -227,6 +229,7 @@ class EngineKeeper:
             **settings,
             "library": library,
             "draft_tokens": self.order.draft_tokens,
+            "parallel": self.num_seats,
             "drafting": self.drafting,
         }
 

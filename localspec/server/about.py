@@ -134,7 +134,7 @@ def _props(llm: LLM, service: Service) -> dict[str, Any]:
                 "seed": params.seed,
             },
         },
-        "total_slots": 1,
+        "total_slots": llm.parallel,
         "model_alias": service.settings.name,
         "model_path": str(path),
         "chat_template": source,
