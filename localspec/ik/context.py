@@ -76,11 +76,9 @@ class Context(NativeContext):
         self._close_holes()
         return super().decode(spans)
 
-    def load_state(self, data: bytes, sequence_id: int = 0) -> int:
-        """Put saved cells in the place of what the sequence holds; returns how many tokens they are."""
-        self._forget(sequence_id)
-        self._close_holes()  # they need a place of their own, in one piece
-        return super().load_state(data, sequence_id)
+    def _put(self, sequence_id: int, cells: memoryview, length: int) -> None:
+        self._close_holes()  # saved cells need a place in one piece
+        super()._put(sequence_id, cells, length)
 
     def _close_holes(self) -> None:
         """Move the last cells to where cells of other sequences were removed.
