@@ -316,6 +316,9 @@ class FakeLibrary:
     def why_no_head(self, metadata: Metadata, target: Metadata | None = None) -> str:
         return "it has no heads"
 
+    def why_one_sequence(self, options: ContextOptions) -> str:
+        return ""
+
     def why_no_gpu(self) -> str:
         return "numbers are made up on the CPU alone."
 

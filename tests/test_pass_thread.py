@@ -53,6 +53,24 @@ def test_an_interrupt_is_raised_when_the_pass_is_over():
     assert over == [True]
 
 
+def test_an_interrupt_at_any_moment_loses_nothing():
+    """Also right when the pass ends: it once was taken for one that was still to come, for ever."""
+    for step in range(60):
+
+        def make(seconds: float = step * 2e-5) -> int:
+            threading.Thread(
+                target=lambda: (time.sleep(seconds), os.kill(os.getpid(), signal.SIGINT))
+            ).start()
+            time.sleep(6e-4)
+            return 7
+
+        try:
+            assert made_there(make) == 7
+            time.sleep(0.005)
+        except KeyboardInterrupt:
+            pass
+
+
 def test_a_forked_process_has_one_of_its_own():
     made_there(lambda: 0)
     reading, writing = os.pipe()

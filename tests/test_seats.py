@@ -13,7 +13,7 @@ from localspec import LLM
 from localspec.errors import EngineClosed, InvalidRequest
 from localspec.llama.library import LlamaCpp
 
-from .tinygguf import write_mamba, write_pair
+from .tinygguf import write_llama, write_mamba, write_pair
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
 OPTIONS = {"n_ctx": 512, "draft_tokens": 3, "threads": 1}
@@ -229,6 +229,22 @@ def test_strict_mode_and_running_states_have_one_seat_and_say_so(files, computed
         assert llm.generate("abc", max_tokens=3).ids
     with LLM.from_files(mamba, parallel=2, n_ctx=256, library="llama") as llm:
         assert any("has a running state" in warning for warning in llm.warnings)
+
+
+def test_a_v_cache_that_needs_fused_attention_has_one_seat_in_ik_llama_cpp(tmp_path):
+    wide = {
+        "llama.attention.head_count": 2,
+        "llama.attention.head_count_kv": 1,
+    }  # of 32 numbers, a block of its own
+    with LLM.from_files(
+        write_llama(tmp_path / "wide.gguf", extra=wide),
+        parallel=2,
+        library="ik",
+        cache_type_v="q8_0",
+        n_ctx=128,
+    ) as llm:
+        assert llm.parallel == 1 and any("V cache of f16" in warning for warning in llm.warnings)
+        assert llm.generate("abc", max_tokens=3).ids
 
 
 @pytest.mark.parametrize("value", [0, -1, 65, 1.5, True, "many", None])

@@ -151,6 +151,8 @@ def why_one_seat(engine: Engine) -> str:
     if engine.drafts_itself:
         return "the model's own prediction layers draft for one answer at a time"
     for context in _contexts(engine):
+        if reason := engine.library.why_one_sequence(context.options):
+            return reason
         if not context.can_cut:
             return f"{context.weights.path.name} has a running state, of which only one answer is kept"
     return ""

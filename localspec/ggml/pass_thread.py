@@ -11,9 +11,39 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-_Reply = SimpleQueue[int | BaseException]
-_jobs: SimpleQueue[tuple[Callable[[], int], _Reply]] = SimpleQueue()
 _start = threading.Lock()
+
+
+class _Job:
+    """A pass to be made. found: what came of it, empty until then."""
+
+    def __init__(self, make: Callable[[], int]) -> None:
+        self._make = make
+        self.found: list[int | BaseException] = []
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def run(self) -> None:
+        """Make it."""
+        try:
+            self.found.append(self._make())
+        except BaseException as error:
+            self.found.append(error)
+        finally:
+            self._over.release()
+
+    def wait(self) -> BaseException | None:
+        """Until it was made, whatever is raised meanwhile; returns that."""
+        interrupt: BaseException | None = None
+        while not self.found:  # asked again: what a signal's handler raises may come right behind the lock
+            try:
+                self._over.acquire()
+            except BaseException as error:
+                interrupt = error
+        return interrupt
+
+
+_jobs: SimpleQueue[_Job] = SimpleQueue()
 _thread: threading.Thread | None = None
 
 
@@ -21,16 +51,10 @@ def made_there(make: Callable[[], int]) -> int:
     """What `make` returns, or raises, called in that thread. Who waits goes on only then, whatever interrupts it."""
     if threading.current_thread() is _started():
         return make()
-    reply: _Reply = SimpleQueue()
-    _jobs.put((make, reply))
-    interrupt: BaseException | None = None
-    while True:
-        try:
-            made = reply.get()
-        except BaseException as error:  # the pass goes on, and its cells with it
-            interrupt = error
-        else:
-            break
+    job = _Job(make)
+    _jobs.put(job)
+    interrupt = job.wait()
+    (made,) = job.found
     if isinstance(made, BaseException):
         raise made
     if interrupt is not None:
@@ -48,10 +72,6 @@ def _started() -> threading.Thread:
         return _thread
 
 
-def _make_all(jobs: SimpleQueue[tuple[Callable[[], int], _Reply]]) -> None:
+def _make_all(jobs: SimpleQueue[_Job]) -> None:
     while True:
-        make, reply = jobs.get()
-        try:
-            reply.put(make())
-        except BaseException as error:
-            reply.put(error)
+        jobs.get().run()

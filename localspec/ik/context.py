@@ -62,8 +62,9 @@ class Context(NativeContext):
         params.n_ctx = options.n_ctx + options.spare
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_sequences
-        # Its fused attention ends the process where a whole block of cells is other sequences'.
-        params.flash_attn = params.flash_attn and options.n_sequences == 1
+        # Its fused attention, which a quantized V cache needs, ends the process where a whole block of cells is other
+        # sequences'.
+        params.flash_attn = options.n_sequences == 1 or files.is_quantized(options.cache_type_v)
         params.n_threads = params.n_threads_batch = self.threads
         params.type_k = binding.CACHE_TYPES[options.cache_type_k]
         params.type_v = binding.CACHE_TYPES[options.cache_type_v]

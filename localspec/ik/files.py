@@ -134,3 +134,8 @@ def _tensor_faults(architecture: str, tensor: TensorInfo) -> Iterator[str]:
         yield f"passes over {tensor.name}"
     if tensor.name.endswith("scale"):
         yield f"does not know {tensor.name}"
+
+
+def is_quantized(cache_type: str) -> bool:
+    """Whether cells of that type are kept in blocks."""
+    return cache_type not in ("f32", "f16", "bf16")

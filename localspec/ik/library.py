@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from localspec.compute.context_options import StrictForm
+from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.probe import Probe, probe_in_child
 from localspec.errors import BackendError, InvalidRequest
 from localspec.gguf.heads import prediction_layers
@@ -74,6 +74,12 @@ class IkLlama:
         if not prediction_layers(metadata):
             return f"{metadata.path.name} has no prediction layers"
         return f"{self.name} runs no prediction layers here"
+
+    def why_one_sequence(self, options: ContextOptions) -> str:
+        """Why a context cannot hold several sequences: with fused attention, which such a V cache needs, it ends."""
+        if files.is_quantized(options.cache_type_v):
+            return f"{self.name} computes several answers with a V cache of f16 alone, not {options.cache_type_v}"
+        return ""
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU."""

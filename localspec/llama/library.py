@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.compute.context_options import CACHE_TYPES, StrictForm
+from localspec.compute.context_options import CACHE_TYPES, ContextOptions, StrictForm
 from localspec.compute.probe import Probe
 from localspec.ggml.callbacks import CancelFlag
 from localspec.gguf.metadata import Metadata
@@ -56,6 +56,10 @@ class LlamaCpp:
         from localspec.llama.heads import why_no_head
 
         return why_no_head(metadata, target)
+
+    def why_one_sequence(self, options: ContextOptions) -> str:
+        """ "": any context can."""
+        return ""
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, or ""."""
