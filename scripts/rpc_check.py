@@ -101,7 +101,7 @@ class Check:
     """All checks of one pair of files with one program of the server."""
 
     def __init__(self, program: str, target: Path, draft: Path | None) -> None:
-        self._program, self._files = program, (target, draft)
+        self._program, self._target, self._draft = program, target, draft
         self.failed = 0
 
     def run(self) -> None:
@@ -122,12 +122,12 @@ class Check:
         yield "target on one server", 1, lambda on: {"rpc": on[0].address}
         yield "one layer of the target", 1, lambda on: {"rpc": on[0].address, "gpu_layers": 1}
         yield "target on two servers", 2, lambda on: {"rpc": [server.address for server in on]}
-        if self._files[1] is not None:
+        if self._draft is not None:
             yield "draft on a server", 1, lambda on: {"draft_rpc": on[0].address}
             yield "both on one server", 1, lambda on: {"rpc": on[0].address, "draft_rpc": on[0].address}
 
     def _load(self, **further: Any) -> LLM:
-        return LLM.from_files(*self._files, **OPTIONS, **further)
+        return LLM.from_files(self._target, self._draft, **{**OPTIONS, **further})
 
     def _compare(self, name: str, running: list[Server], options: dict[str, Any]) -> None:
         with self._load(**options) as llm:
@@ -183,7 +183,8 @@ class Check:
             assert completion is not None
             self._tell(
                 "a cancel ends an answer whose server went silent",
-                completion.finish_reason == "cancelled" and completion.ids[: len(first.tokens)] == first.tokens,
+                completion.finish_reason == "cancelled"
+                and completion.ids[: len(first.tokens)] == first.tokens,
                 seconds=round(seconds, 1),
             )
 

@@ -338,8 +338,9 @@ class FakeLibrary:
         use_mmap: bool = True,
         repack: bool = True,
         heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> FakeWeights:
-        assert not heads, "none can be computed"
+        assert not heads and not rpc, "none can be computed"
         if reason := self.refusal(metadata):
             raise ModelLoadError(reason, path=str(metadata.path))
         check_cancelled()

@@ -54,7 +54,7 @@ class Asking:
     @property
     def lost(self) -> bool:
         """Whether it has ended."""
-        return self._lost
+        return self._lost or not self._child.alive
 
     def begin(self, name: str, *arguments: object) -> int:
         """Ask for something, without waiting for the answer; its number."""
@@ -95,7 +95,7 @@ class Asking:
 
     def leave(self) -> None:
         """End the answer that runs, if one does: nobody reads on."""
-        if not self._lost:
+        if not self.lost:
             self.begin("leave")
 
     def end(self, seconds: float = 0.0) -> None:

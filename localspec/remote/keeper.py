@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, cast
@@ -68,9 +69,15 @@ class RemoteKeeper:
         self._engine: RemoteEngine | None = None
         started = time.monotonic()
         self._facts = self._load(notify)
-        self.warnings = list(self._facts.warnings)
+        self.warnings = [*self._facts.warnings, *self._about_servers()]
         self._identity = identity(self.engine)
         log.info("loaded %s in %.1f s, in process %s", self, time.monotonic() - started, self.pid)
+
+    def _about_servers(self) -> list[str]:
+        given = self.order.options.draft_rpc
+        if not given or self._facts.has_draft:
+            return []
+        return [f"draft_rpc is {', '.join(given)}, and no draft model is loaded: nothing is put there."]
 
     def __str__(self) -> str:
         return str(self.order)
@@ -108,7 +115,9 @@ class RemoteKeeper:
         asking = Asking(addresses)
         try:
             facts: Facts = asking.ask("load", self.order, told=told, check=check_cancelled)
-            self._engine = self._engine or RemoteEngine(metadata_of(self.order.target), facts, self._forget)
+            self._engine = self._engine or RemoteEngine(
+                metadata_of(self.order.target), facts, _forgetting(self)
+            )
         except BaseException:
             asking.end()
             raise
@@ -125,6 +134,8 @@ class RemoteKeeper:
             if self._num_cancels != num_cancels:  # while another thread was loading
                 self._watch.cancel()
             started = time.monotonic()
+            if self._asking is not None:  # one that was lost
+                self._asking.end()
             try:
                 with watching(self._watch):
                     check_cancelled()
@@ -142,7 +153,8 @@ class RemoteKeeper:
                 )
             log.info("loaded %s again in %.1f s", self, time.monotonic() - started)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Empty the cells. For whoever has the engine's turn."""
         self._running().ask("forget")
 
     def _running(self) -> Asking:
@@ -168,6 +180,7 @@ class RemoteKeeper:
                     yield chunk
                 except DecodeCancelled:
                     ticket.cancelled = True
+                    check()  # the child is told before it is asked for the next chunk, which so is the last
         except (_TooLong, RpcError) as error:
             if not ticket.cancelled:
                 raise
@@ -252,6 +265,17 @@ class RemoteKeeper:
 
     def keep_costs(self) -> None:
         """The child does."""
+
+
+def _forgetting(keeper: RemoteKeeper) -> Callable[[], None]:
+    """Lets it forget, without keeping it alive."""
+    reference = weakref.ref(keeper)
+
+    def forget() -> None:
+        if (kept := reference()) is not None:
+            kept.forget()
+
+    return forget
 
 
 class _TooLong(Exception):

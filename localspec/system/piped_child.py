@@ -64,6 +64,11 @@ class Pipe:
         with self._sending, suppress(OSError):
             self._outgoing.close()
 
+    def leave(self) -> None:
+        """Receive no more."""
+        with suppress(OSError):
+            self._incoming.close()
+
     def _read(self, size: int) -> bytes:
         try:
             data = self._incoming.read(size)
@@ -98,6 +103,11 @@ class PipedChild:
         """Of the process."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._ended is None and self._process.poll() is None
+
     def receive(self, timeout: float) -> Any:
         """The next message. Raises `TimeoutError`, and `EOFError` where the child has ended."""
         try:
@@ -119,10 +129,8 @@ class PipedChild:
 
     def _last_words(self) -> str:
         """What is in the pipes of one that ended is read to its end first."""
-        for thread, stream in ((self._reader, self._process.stdout), (self._listener, self._process.stderr)):
-            thread.join(_END_SECONDS)
-            if stream is not None and not thread.is_alive():  # else a child of the child has it still
-                stream.close()
+        for thread in (self._reader, self._listener):
+            thread.join(_END_SECONDS)  # longer where a child of the child has the pipe still
         return last_words(b"".join(self._said))
 
 
@@ -173,11 +181,12 @@ def _read_messages(pipe: Pipe, messages: queue.SimpleQueue[Any]) -> None:
         messages.put(
             (None, "error", BackendError(f"The process that computes said what is no message: {error}."))
         )
+    pipe.leave()
     messages.put(_END)
 
 
 def _read_lines(file: IO[bytes], said: deque[bytes]) -> None:
-    with suppress(OSError, ValueError):
+    with file, suppress(OSError):
         said.extend(file)
 
 
