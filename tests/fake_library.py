@@ -319,7 +319,7 @@ class FakeLibrary:
     def why_no_gpu(self) -> str:
         return "numbers are made up on the CPU alone."
 
-    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers", *, rpc: bool = False) -> int:
         if value in ("auto", "all") or (isinstance(value, int) and value >= 0):
             return 0
         raise InvalidRequest(f"{name} is {value!r}.", "It must be a number, auto or all.", name=name)

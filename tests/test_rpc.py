@@ -323,6 +323,17 @@ def test_another_file_in_the_place_of_the_target_is_refused(tmp_path: Path) -> N
             llm.generate("abc", **GREEDY)
 
 
+def test_it_is_refused_after_a_loss_too(tmp_path: Path) -> None:
+    files = write_pair(tmp_path)
+    keeper = keeper_of(files, tmp_path)
+    with LLM(keeper) as llm:
+        kill(keeper)
+        until(lambda: not llm.loaded)
+        write_llama(files[0], seed=9, n_layer=1)
+        with pytest.raises(ModelFileError, match="another model than the one"):
+            llm.generate("abc", **GREEDY)
+
+
 # The process is lost
 
 

@@ -22,6 +22,7 @@ from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import Notify
 from localspec.engine.trial import try_load
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
+from localspec.gguf.metadata import Metadata
 from localspec.system.forks import is_forked
 from localspec.system.load_watch import LoadWatch, watching
 
@@ -59,7 +60,7 @@ class EngineKeeper:
             raise
         self.warnings = [*self.choice.warnings, *self.engine.warnings, *self._about_draft_tokens()]
         self._described = (self.engine.describe(), self.drafting)
-        self._identity = identity(self.engine)
+        self._identity = identity(self.engine.target.weights.metadata)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
 
     def _load_first(self, notify: Notify) -> tuple[Engine, Choice]:
@@ -130,7 +131,7 @@ class EngineKeeper:
                 if self._closed:
                     raise _closed() from None
                 raise
-            if identity(engine) != self._identity:
+            if identity(engine.target.weights.metadata) != self._identity:
                 engine.close()
                 raise ModelFileError(
                     f"{order.target} is another model than the one that was loaded from there before.",
@@ -284,9 +285,8 @@ class EngineKeeper:
             self._costs.keep(self._engine)
 
 
-def identity(engine: Engine) -> int:
+def identity(facts: Metadata) -> int:
     """What a file must have in common with the one before it, so that ids go on to mean what they meant."""
-    facts = engine.target.weights.metadata
     values = repr(sorted(facts.key_values.items()))
     return hash((facts.size_bytes, tuple(facts.tokens), facts.token_types, values))
 

@@ -28,12 +28,14 @@ from localspec.remote.requests import cut_short
 from localspec.system.forks import is_forked
 from localspec.system.load_watch import LoadWatch, check_cancelled, stage, watching
 from localspec.system.progress import Progress, Stage
-from localspec.system.rpc_servers import check_servers
+from localspec.system.rpc_servers import SECONDS, check_servers
 
 CANCEL_SECONDS = 20.0
 """How long a pass may go on after a cancel. llama.cpp waits without end for a server that went silent."""
 CLOSE_SECONDS = 3.0
 """The same where everything is closed, and for the process to end by itself."""
+AGAIN_SECONDS = 10.0
+"""How long a server may take to answer again: it ends the pass first that it computed for a process that was ended."""
 log = logging.getLogger(__name__)
 
 
@@ -70,7 +72,7 @@ class RemoteKeeper:
         started = time.monotonic()
         self._facts = self._load(notify)
         self.warnings = [*self._facts.warnings, *self._about_servers()]
-        self._identity = identity(self.engine)
+        self._identity = identity(metadata_of(self.order.target))
         log.info("loaded %s in %.1f s, in process %s", self, time.monotonic() - started, self.pid)
 
     def _about_servers(self) -> list[str]:
@@ -99,12 +101,12 @@ class RemoteKeeper:
             self._load_again(self._num_cancels)
         return cast(Engine, self._engine)
 
-    def _load(self, notify: Notify) -> Facts:
-        """Start the child and let it load."""
+    def _load(self, notify: Notify, seconds: float = SECONDS) -> Facts:
+        """Start the child and let it load. seconds: how long each server may take to answer."""
         addresses = tuple(dict.fromkeys((*self.order.options.rpc, *self.order.options.draft_rpc)))
         if addresses:
             reference().check_rpc()
-            check_servers(addresses)
+            check_servers(addresses, seconds)
 
         def told(what: object) -> None:
             if not isinstance(what, Progress):
@@ -139,12 +141,12 @@ class RemoteKeeper:
             try:
                 with watching(self._watch):
                     check_cancelled()
-                    self._facts = self._load(lambda sentence: None)
+                    self._facts = self._load(lambda sentence: None, AGAIN_SECONDS)
             except LoadCancelled:
                 if self._closed:
                     raise closed() from None
                 raise
-            if identity(cast(Engine, self._engine)) != self._identity:
+            if identity(metadata_of(self.order.target)) != self._identity:
                 self.unload()
                 raise ModelFileError(
                     f"{self.order.target} is another model than the one that was loaded from there before.",

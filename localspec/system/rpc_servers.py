@@ -73,10 +73,10 @@ def _checked(name: str, item: object) -> str:
     return f"{host}:{int(port)}"
 
 
-def check_servers(addresses: Sequence[str]) -> None:
+def check_servers(addresses: Sequence[str], seconds: float = SECONDS) -> None:
     """Greet each of them. Raises `RpcError` for the first that cannot be used."""
     for address in addresses:
-        greet(address)
+        greet(address, seconds)
 
 
 def greet(address: str, seconds: float = SECONDS) -> Server:
