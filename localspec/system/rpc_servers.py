@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.checks import shown
@@ -43,7 +43,7 @@ def checked_addresses(name: str, value: object) -> tuple[str, ...]:
     """
     if isinstance(value, str):
         given: list[object] = list(value.split(",")) if value.strip() else []
-    elif isinstance(value, Iterable) and not isinstance(value, bytes | bytearray):
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         given = list(value)
     else:
         raise InvalidRequest(f"{name} is {shown(value)}.", "Give addresses, HOST:PORT.", name=name)
