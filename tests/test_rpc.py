@@ -425,6 +425,33 @@ def test_an_llm_that_is_dropped_ends_it(files: tuple[Path, Path], tmp_path: Path
     until(lambda: gone(pid))
 
 
+_FORKING = """
+import os, sys
+from pathlib import Path
+from localspec import LLM
+from localspec.errors import BackendError
+from tests.test_rpc import GREEDY, keeper_of
+with LLM(keeper_of((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]))) as llm:
+    before = llm.generate("abc", **GREEDY).ids
+    if not (pid := os.fork()):
+        try:
+            llm.generate("abc", **GREEDY)
+        except BackendError as error:
+            llm.close()
+            os._exit(7 if "forked" in error.message else 8)
+        os._exit(9)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), llm.generate("abc", **GREEDY).ids == before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_a_forked_process_is_refused_and_leaves_it_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", _FORKING, *map(str, files), str(tmp_path)]
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.split() == ["7", "True"]
+
+
 # Loading
 
 

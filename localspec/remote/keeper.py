@@ -25,7 +25,7 @@ from localspec.remote.asking import Asking
 from localspec.remote.engine import RemoteEngine, refuse
 from localspec.remote.facts import Facts
 from localspec.remote.requests import cut_short
-from localspec.system.forks import is_forked
+from localspec.system.forks import claim_process, is_forked
 from localspec.system.load_watch import LoadWatch, check_cancelled, stage, watching
 from localspec.system.progress import Progress, Stage
 from localspec.system.rpc_servers import SECONDS, check_servers
@@ -57,6 +57,7 @@ class RemoteKeeper:
     """
 
     def __init__(self, order: Order, notify: Notify) -> None:
+        claim_process()  # the threads that hear the child are not in one that is forked from this
         self.order = replace(
             order, options=replace(order.options, try_first=False)
         )  # the child is one already
