@@ -27,7 +27,10 @@ from localspec.system.rpc_servers import greet
 
 PROMPT = "Explain what a mechanical watch is, part by part."
 TOKENS = 48
-OPTIONS: dict[str, Any] = {"n_ctx": 512, "threads": 1, "draft_tokens": 3, "library": "llama"}
+OPTIONS: dict[str, Any] = {
+    "n_ctx": 512, "threads": 1, "draft_tokens": 3, "library": "llama", "repack": False,
+}  # fmt: skip
+"""A server rearranges no weights: where this machine does, its kernels round otherwise."""
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS}
 
 
