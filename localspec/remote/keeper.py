@@ -58,9 +58,8 @@ class RemoteKeeper:
 
     def __init__(self, order: Order, notify: Notify) -> None:
         claim_process()  # the threads that hear the child are not in one that is forked from this
-        self.order = replace(
-            order, options=replace(order.options, try_first=False)
-        )  # the child is one already
+        options = replace(order.options, try_first=False)  # the child is one already
+        self.order = replace(order, options=options)
         self.cancel = _Flag()
         self.may_measure = False
         self._loading = threading.Lock()

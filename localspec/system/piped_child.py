@@ -31,7 +31,7 @@ _CHILD = (
 _ENTERS = "localspec.system.piped_child:enter"
 _SIZE = struct.Struct("<Q")
 _KEPT_LINES = 200
-_END_SECONDS = 10.0
+_END_SECONDS, _CLOSE_SECONDS = 10.0, 1.0
 
 
 class Pipe:
@@ -60,9 +60,11 @@ class Pipe:
         return pickle.loads(self._read(size))
 
     def close(self) -> None:
-        """Send no more, which ends the other process."""
-        with self._sending, suppress(OSError):
-            self._outgoing.close()
+        """Send no more, which ends the other process; not where somebody cannot send on, for it does not read."""
+        if self._sending.acquire(timeout=_CLOSE_SECONDS):
+            with suppress(OSError):
+                self._outgoing.close()
+            self._sending.release()
 
     def leave(self) -> None:
         """Receive no more."""
