@@ -182,6 +182,22 @@ def check_head(value: object) -> str:
     return value
 
 
+MOST_PARALLEL = 64
+
+
+def check_parallel(value: object) -> int | str:
+    """How many answers run at a time: "auto" or a number. Raises `InvalidRequest` otherwise."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PARALLEL:
+        raise InvalidRequest(
+            f"parallel is {shown(value)}.",
+            f"It must be auto or a number from 1 to {MOST_PARALLEL}.",
+            name="parallel",
+        )
+    return value
+
+
 def check_verify(value: object) -> str:
     """The name of an accept rule. Raises `InvalidRequest` otherwise."""
     if not isinstance(value, str) or value not in VERIFY:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Unpack, cast
 
@@ -15,6 +16,7 @@ from localspec.answers.conversation import Conversation
 from localspec.answers.idle_moments import IdleMoments
 from localspec.answers.queue import AnswerQueue, Ticket
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
+from localspec.answers.seated import SeatedAnswer
 from localspec.answers.stream import AnswerStream
 from localspec.checks import check_draft_tokens, checked_ids, checked_prompt, text_or_items
 from localspec.decoding.control import Controller
@@ -23,6 +25,7 @@ from localspec.engine.kept import Keeper, Order
 from localspec.engine.loaders import Loaders
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import Notify
+from localspec.engine.seats import SeatState
 from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
 from localspec.remote.engine import RemoteEngine, refuse
 from localspec.remote.keeper import RemoteKeeper
@@ -44,13 +47,14 @@ def _ignore(sentence: str) -> None:
 class LLM(Loaders):
     """A target, with a draft where there is one. A context manager; `close` is idempotent.
 
-    One answer runs at a time: a second thread waits for the first. `cancel` and `close` work from any thread.
+    As many answers run at a time as it has seats (`parallel`, by default one): further threads wait for their turn.
+    `cancel` and `close` work from any thread.
     """
 
     def __init__(self, keeper: Keeper, unload_after: float | None = None) -> None:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         super().__init__(keeper)
-        self._queue = AnswerQueue(keeper.cancel)
+        self._queue = AnswerQueue(keeper.cancel, keeper.num_seats)
         self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
 
@@ -91,6 +95,20 @@ class LLM(Loaders):
     def hint(self) -> str:
         """What would let the draft model pay, in a sentence; "" where it can, or where there is none."""
         return self._keeper.hint
+
+    @property
+    def parallel(self) -> int:
+        """Answers that may run at a time."""
+        return self._queue.num_seats
+
+    @property
+    def seats(self) -> tuple[SeatState, ...]:
+        """What they do now, where there are several; none where the weights are not in memory."""
+        seats = self._keeper.engine.seats if self.loaded else None
+        if seats is None:
+            return ()
+        taken = self._queue.taken
+        return tuple(SeatState(index in taken, held) for index, held in enumerate(seats.held))
 
     @property
     def template(self) -> ChatTemplate:
@@ -203,7 +221,7 @@ class LLM(Loaders):
     @contextmanager
     def exclusive(self) -> Iterator[Engine]:
         """Both models while no answer runs: waits for those before. Raises `EngineClosed` or `EngineBusy`."""
-        with self._queue.admit(Ticket()):
+        with self._queue.admit(Ticket(whole=True)):
             yield self._keeper.engine
 
     def controller(self, draft_tokens: int | str) -> Controller:
@@ -296,6 +314,10 @@ class LLM(Loaders):
             log.info("refused: %s", error.message)
             raise
         ticket = self._queue.ticket()
+        if self._queue.num_seats > 1:
+            ticket.seated = True
+            compute = partial(self._answer_in_seat, request, ticket, self.drafting)
+            return AnswerStream(self._queue, ticket, SeatedAnswer(self._queue, ticket, compute).chunks())
         return AnswerStream(self._queue, ticket, self._answer(request, given, ticket, self.drafting))
 
     def _answer(
@@ -315,3 +337,24 @@ class LLM(Loaders):
                 return
             controller = self._keeper.controller(request.draft_tokens)
             yield from answer_chunks(engine, controller, request, ticket)
+
+    def _answer_in_seat(self, request: Request, ticket: Ticket, drafting: str) -> Generator[Chunk]:
+        ticket.choose = lambda free: self._best_seat(free, request.ids)
+        with self._queue.admit(ticket) as mine:
+            try:
+                seats = self._keeper.seats if mine else None
+            except (LoadCancelled, EngineClosed):
+                seats = None
+            if seats is None:
+                yield cancelled_chunk(request, drafting)
+                return
+            engine = seats.take(ticket.seat, lambda: ticket.cancelled)
+            with seats.passes.inside():
+                seats.share(ticket.seat, request.ids)
+                controller = self._keeper.seat_controller(request.draft_tokens, engine.target.n_outputs)
+                yield from answer_chunks(engine, controller, request, ticket)
+
+    def _best_seat(self, free: list[int], ids: list[int]) -> int:
+        """Of the free ones that whose cells begin most as the prompt does; where nothing is loaded, any."""
+        seats = self._keeper.engine.seats if self._keeper.loaded else None
+        return free[0] if seats is None else seats.best(free, ids)

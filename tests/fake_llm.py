@@ -91,9 +91,11 @@ class FakeLLM:
     @contextmanager
     def using(self) -> Iterator[Any]:
         """As `LLM.using`, with what a conversation and a chat need of an engine."""
-        yield SimpleNamespace(
+        engine = SimpleNamespace(
             vocab=Letters(), template=Template(), most_draft_tokens=31, target=TARGET, sessions={}
         )
+        engine.holding = lambda tokens: engine
+        yield engine
 
     exclusive = using
 

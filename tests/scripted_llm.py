@@ -124,6 +124,8 @@ class ScriptedLLM:
     def __init__(self, source: str, *answers: str, step: int = 3, n_ctx: int = 4096) -> None:
         self.template = ChatTemplate(source, bos="<s>", eos="</s>", name="scripted.gguf")
         self.engine = SimpleNamespace(vocab=_Letters(), target=SimpleNamespace(n_ctx=n_ctx))
+        self.engine.holding = lambda tokens: self.engine
+        self.parallel, self.seats = 1, ()
         self.answers = deque(answers)
         self.step = step
         self.prompts: list[str] = []

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
 from localspec import LLM, Conversation
 from localspec.cli import opening
+from localspec.cli.chat.completion import ChatCompleter
 from localspec.cli.chat.kept import MOST, Kept, is_name, name_for
 from localspec.cli.chat.session import Chat
+from localspec.cli.interrupts import ENDED, ends_deferred, interrupts_ignored
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import ConversationFileError
 from tests.fake_llm import FakeLLM
@@ -102,6 +107,36 @@ def test_files_stand_behind_the_next_question_and_no_other(tmp_path: Path, capsy
     assert "a.txt stands behind the next question, about 13 tokens." in capsys.readouterr().err
     assert questions(converse(f"/read {tmp_path / 'a.txt'}", "/read", "x")) == ["x"]
     assert "Taken back: a.txt." in capsys.readouterr().err
+
+
+def test_a_path_may_be_written_as_a_shell_writes_it(tmp_path: Path, capsys: Capture) -> None:
+    """So does a terminal into which a file is dropped."""
+    for name in ("b c.txt", "'q'.txt"):
+        (tmp_path / name).write_text("text")
+    for typed in (f"'{tmp_path}/b c.txt'", f'"{tmp_path}/b c.txt"', f"{tmp_path}/b\\ c.txt"):
+        assert questions(converse(f"/read {typed}", "x")) == ["x\n\nb c.txt:\n\ntext"]
+    assert questions(converse(f"/read {tmp_path}/'q'.txt", "x")) == ["x\n\n'q'.txt:\n\ntext"]
+    capsys.readouterr()
+    converse("/read 'no such file'", "/read 'open")
+    said = capsys.readouterr().err
+    assert "error: 'no such file' cannot be read" in said and "error: 'open cannot be read" in said
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path: Path, capsys: Capture) -> None:
+    one, two = tmp_path / "one" / "a.txt", tmp_path / "two" / "a.txt"
+    for path in (one, two):
+        path.parent.mkdir()
+        path.write_text(f"in {path.parent.name}")
+    chat = converse(f"/read {one}", f"/read {two}", f"/read {one}", "x")
+    assert questions(chat) == [f"x\n\n{one}:\n\nin one\n\n{two}:\n\nin two"]
+    said = capsys.readouterr().err
+    assert "a.txt stands behind" in said and f"{two} stands behind the next question" in said
+
+
+def test_another_answer_leaves_the_files_to_the_next_question(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    chat = converse("say one", f"/read {tmp_path / 'a.txt'}", "/retry", "x")
+    assert questions(chat)[-1] == "x\n\na.txt:\n\ntext"
 
 
 @pytest.mark.parametrize(
@@ -246,12 +281,14 @@ def test_a_conversation_goes_on_with_another_model(
     options = with_files(files["target"])
     with opened(options) as llm:
         chat = Chat(llm, options, "Be brief.", kept=kept)
-        chat.run(reader(("one", "/set seed 9", f"/model {other}", "/model", "two", "/tokens")))
+        chat.run(reader(("one", "/set seed 9", f"/model {other}", "/model", "/tokens", "two", "/tokens")))
         assert questions(chat) == ["one", "two"] and chat.llm is not llm
         assert chat.conversation.system == "Be brief." and chat.conversation.defaults["params"].seed == 9
         assert kept.newest().model == {"pair": str(other)}
     said = capsys.readouterr().err
     assert f"The model is {other}." in said and "error" not in said
+    before, behind = map(int, re.findall(r"(\d+) of 512 tokens", said))
+    assert len("Be brief.one") < before < behind, "a letter is a token of it"
     assert "The model sees the whole conversation, 2 turns." in said
 
 
@@ -314,6 +351,20 @@ def test_a_conversation_of_another_vocabulary_says_which_model_it_was_held_with(
     assert "another vocabulary" in said and "It was held with a-pair: go on with that model." in said
 
 
+def test_a_conversation_that_went_meanwhile_is_not_blamed_on_the_model(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Another chat goes on with it, which gives it another name."""
+    held = keeping(tmp_path, "say one")
+    assert held.kept is not None
+    entry = held.kept.newest()
+    entry.path.unlink()
+    options = with_files(files["target"])
+    with opened(options) as llm, pytest.raises(ConversationFileError) as caught:
+        Chat(llm, options, quiet=True).go_on(entry)
+    assert "There is no file" in str(caught.value) and "held with" not in caught.value.command
+
+
 def test_a_model_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.gguf").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
@@ -322,3 +373,80 @@ def test_a_model_is_kept_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
         "draft": "org/repo:q4",
     }
     assert parsed("smollm2-135m").title() == "smollm2-135m" and parsed().title() == "qwen2.5-coder-1.5b"
+
+
+# --- Files that others wrote, or that cannot be written
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[" * 100_000, '{"turns": 1e999, "model": {}}', '{"turns": NaN, "model": {}}', "null",
+        '{"turns": 1, "model": [1]}', '{"turns": 1, "model": {"pair": 5}, "question": {"a": 1}}',
+    ],
+)  # fmt: skip
+def test_what_is_damaged_beside_a_conversation_ends_nothing(
+    tmp_path: Path, capsys: Capture, about: str
+) -> None:
+    keeping(tmp_path, "one")
+    (kept,) = (tmp_path / "last").glob("*.json")
+    kept.write_text(about)
+    keeping(tmp_path, "/list", "two")
+    assert kept.stem in capsys.readouterr().err
+    assert len(list((tmp_path / "last").glob("*.localspec"))) == 2
+
+
+def test_a_name_of_a_file_overwrites_nothing_on_the_screen(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a\x1b]52;c;aGk=\x07\rb\x9b2J.localspec").touch()
+    keeping(tmp_path, "/list", "/load \x1b[2J\r.x", "/save \x1b/\r", "/read \x1b\r")
+    assert not set(capsys.readouterr().err) & set("\x1b\x07\r\x9b")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_said_once(tmp_path: Path, capsys: Capture) -> None:
+    chat = keeping(tmp_path / ("a" * 300), "one", "/list", "two")  # the system knows no such name
+    assert questions(chat) == ["one", "two"]
+    assert capsys.readouterr().err.count("This conversation is not kept: ") == 1
+
+
+def test_a_name_that_no_file_can_have_is_no_conversation(tmp_path: Path, capsys: Capture) -> None:
+    keeping(tmp_path, "one", f"/load {'𠀀' * 80}", f"/save {'𠀀' * 80}", "two")
+    said = capsys.readouterr().err
+    assert "There is no saved conversation" in said and "cannot be written" in said
+
+
+def test_what_a_killed_program_left_half_written_goes(tmp_path: Path) -> None:
+    keeping(tmp_path, "one")
+    old, new = (tmp_path / "last" / f".{name}.localspec.abc.part" for name in ("old", "new"))
+    old.touch()
+    new.touch()
+    os.utime(old, (1, 1))
+    keeping(tmp_path, "two")
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_a_file_whose_name_is_no_text_can_be_asked_about(tmp_path: Path) -> None:
+    path = tmp_path / "a\udcff.txt"
+    path.write_text("what it says")
+    chat = keeping(tmp_path, f"/read {path}", "one")
+    assert questions(chat) == ["one\n\na?.txt:\n\nwhat it says"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names there")
+def test_tab_offers_no_name_with_control_characters(tmp_path: Path) -> None:
+    for name in ("ab", "a\x1b[2J", "a\x9b2J"):
+        (tmp_path / name).touch()
+    document = Document(f"/read {tmp_path}/a")
+    assert [found.text for found in ChatCompleter().get_completions(document, CompleteEvent())] == ["b"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signal there")
+def test_a_signal_that_ends_counts_where_the_answer_fails() -> None:
+    found = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with pytest.raises(SystemExit) as ended, interrupts_ignored(), ends_deferred():
+            signal.raise_signal(signal.SIGTERM)
+            raise ConversationFileError("It failed.", "Try again.")
+    finally:
+        signal.signal(signal.SIGTERM, found)
+    assert ended.value.code == ENDED + signal.SIGTERM

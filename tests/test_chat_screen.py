@@ -166,10 +166,16 @@ def test_ctrl_c_ends_a_load_of_a_conversation(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_the_prompt_is_read_and_while_the_answer_comes(tmp_path: Path) -> None:
     with Window(tmp_path, "chat") as window:
-        window.enter("silent")
+        (tmp_path / "notes.txt").write_text("Rivers.")
+        window.enter(f"/read {tmp_path}/notes.txt")
+        window.until("notes.txt stands behind")
+        window.enter("silent please")
         window.until("reading")
         window.child.sendintr()
         window.until("Stopped before the first word: nothing was kept.")
+        window.until("Still behind the next question: notes.txt.")
+        window.enter("/read")
+        window.until("Taken back: notes.txt.")
         window.enter("slow")
         window.until("word word")
         window.child.sendintr()

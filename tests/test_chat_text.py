@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from localspec.cli.chat.live import Live
 from localspec.cli.chat.markdown import Renderer, blocks, finished
 from localspec.cli.chat.pieces import Marks
 from localspec.cli.chat.view import Raw, Worded, legend, paint, view
+from localspec.text.controls import printable
 from tests.test_chat_screen import ANSWER, RENDERED
 
 # --- lines of whole words
@@ -284,3 +286,33 @@ def test_a_program_of_this_machine_copies(monkeypatch: pytest.MonkeyPatch, tmp_p
     if sys.platform != "win32":
         assert clipboard.copy("**raw**") == "Copied 7 characters with xclip."
         assert (tmp_path / "copied").read_text() == "**raw**"
+
+
+# --- What a terminal must not get
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<https://a.b/%1B%5D52;c;aGk=%07>",  # the parser decodes the address that it shows
+        "<https://a.b/%C2%9B31m>",
+        "# <https://a.b/%1b[2J>",
+        "| <https://a.b/%1b> |\n|---|\n| &#27;]52;c;aGk=&#7; |",
+        "&#27;]52;c;aGk=&#7; &#x9b;31m &#13; &#12;",
+        "`&#27;` ![%1b](%1b) [a](<%1b>) <a%1b@b.c>",
+    ],
+)
+def test_no_control_character_comes_out_of_markdown(text: str, accepted: bool) -> None:
+    lines = Renderer(accepted=accepted).lines(text, [True] * len(text), 60)
+    shown = "".join(re.sub(r"\x1b\[[0-9;]*m", "", line.text) for line in lines)
+    assert lines and shown == printable(shown).replace("\r", "")
+    assert all(line.cells == cell_len(re.sub(r"\x1b\[[0-9;]*m", "", line.text)) for line in lines)
+
+
+def test_what_was_drafted_is_found_in_a_long_text_that_repeats_itself() -> None:
+    item, count = "- an *item* (of many)\n", 200
+    marks = ([False] * 6 + [True] * 4 + [False] * 12) * count
+    lines = Renderer(accepted=True).lines(item * count, marks, 60)
+    assert len(lines) == count and all("item" in line.text for line in lines)
+    assert {line.text for line in lines[:-1]} == {lines[0].text} and "\x1b[3;32mitem" in lines[0].text

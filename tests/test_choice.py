@@ -214,7 +214,6 @@ def test_auto_takes_the_faster_one_that_agrees_and_compares_once(
         (agreeing(divergence=0.021), "mean KL divergence 0.021, another likeliest token in 0 of 24 rows"),
         (agreeing(differing=2), "mean KL divergence 0.003, another likeliest token in 2 of 24 rows"),
         (Comparison(fault="a first try of it was ended by SIGABRT."), "was ended by SIGABRT"),
-        (Comparison(), "of 0 rows"),
     ],
 )
 def test_a_file_that_disagrees_stays_with_the_reference_and_says_so(
@@ -630,6 +629,47 @@ def test_one_that_computes_something_else_is_found_out(
     )
     assert not found.trusted and found.divergence > 0.02 and found.differing > 1
     assert computing(files, tmp_path) == "fake"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_one_whose_wide_passes_alone_are_wrong_is_found_out(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts are read by kernels of their own: ik_llama.cpp has such from 33 tokens on."""
+    _, other = use(monkeypatch, FakeLibrary("fake 1"), FakeLibrary("fake 2", key="ik", kernels=(65,)))
+    found = trust.compare(
+        [Subject(read_metadata(files[0]), EngineOptions())], other, tmp_path, lambda _: None
+    )
+    assert not found.trusted and found.divergence > trust.MOST_DIVERGENCE
+
+
+def test_what_was_read_as_a_draft_says_nothing_of_a_target(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    """The same file may draft for one model and be the target of another conversation, in any order."""
+    target, options = read_metadata(files[0]), EngineOptions(n_ctx=256)
+    as_draft, read_alone = Subject(target, options, alone=True), Comparison(seconds={"ik": IK})
+    trust._keep(as_draft, read_alone, both[1], tmp_path)
+    compared = finding(agreeing())
+    assert computing(files[:1], tmp_path) == "ik" and compared == ["target.gguf"]
+    trust._keep(as_draft, read_alone, both[1], tmp_path)
+    assert known_comparison(target, options, both[1], tmp_path) == agreeing()
+    crashed = Comparison(fault="a first try in a process of its own was ended by SIGABRT.")
+    trust._keep(as_draft, crashed, both[1], tmp_path)
+    assert known_comparison(target, options, both[1], tmp_path) == crashed
+
+
+def test_who_asks_for_a_library_that_is_not_trusted_is_told(
+    files: Files, both: tuple[FakeLibrary, FakeLibrary], finding: Compare, tmp_path: Path
+) -> None:
+    finding(agreeing(divergence=1.1, differing=5))
+    load(files, tmp_path).close()
+    with load(files, tmp_path, library="ik") as llm:
+        assert llm.engine.library is both[1]
+        assert llm.warnings == (
+            "the other one was asked for, and is not trusted with target.gguf: "
+            "mean KL divergence 1.1, another likeliest token in 5 of 24 rows.",
+        )
 
 
 @pytest.mark.usefixtures("in_process")

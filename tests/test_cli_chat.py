@@ -22,10 +22,10 @@ from localspec.cli.app import COMMANDS, MEANT
 from localspec.cli.chat import command as chat_command
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.tables import show_table
-from localspec.cli.terminal import printable
 from localspec.decoding.params import SamplingParams
 from localspec.errors import ModelFileError, NotDownloaded, PairingError, TemplateError
 from localspec.pairs.reference import Reference
+from localspec.text.controls import printable
 from tests.fake_llm import FakeLLM
 
 ROOT = Path(__file__).parents[1]

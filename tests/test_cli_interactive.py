@@ -33,11 +33,12 @@ from localspec.cli.chat.showing import REPEATS
 from localspec.cli.chat.turns import seen
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options
-from localspec.cli.terminal import printable, wrapped
+from localspec.cli.terminal import wrapped
 from localspec.decoding.seeds import attempt_seed
 from localspec.decoding.stats import Stats
 from localspec.errors import PromptTooLong, StoreError
 from localspec.text.continuation import Said
+from localspec.text.controls import printable
 from tests.fake_llm import FakeLLM, Template
 from tests.tinygguf import write_trio
 

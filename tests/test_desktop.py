@@ -18,8 +18,10 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from localspec import LLM, Conversation
 from localspec.cli import main as command
+from localspec.cli.chat.kept import Kept
 from localspec.desktop.markdown import LONGEST_BLOCK, Markdown, first_block
 from localspec.desktop.preferences import Preferences
+from localspec.desktop.settings import Settings
 from localspec.desktop.shelf import Message, Shelf, Talk
 from localspec.desktop.transcript import MARK, Transcript
 from localspec.desktop.window import NARROW, Window
@@ -225,7 +227,7 @@ def test_the_models_state_is_found_again_and_only_one_is_kept(desk, files, tmp_p
     here.window.chat.begin()
     here.say("two")
     here.close()
-    (state,) = (tmp_path / "home" / "conversations").glob("*.localspec")
+    (state,) = (tmp_path / "home" / "desktop-conversations").glob("*.localspec")
     key = here.window.chat.talks[0].key
     assert state.stem == key
     with LLM.from_files(files["target"], n_ctx=4096, **LOAD) as llm:
@@ -477,7 +479,7 @@ def test_a_conversation_is_deleted_but_not_while_it_is_answered(desk, files, tmp
     QTest.keyClick(here.ui.sidebar.list, Qt.Key.Key_Delete)
     assert here.window.chat.talks == [] and here.messages == []
     here.close()
-    assert list((tmp_path / "home" / "conversations").iterdir()) == []
+    assert list((tmp_path / "home" / "desktop-conversations").iterdir()) == []
 
 
 # Never a stall
@@ -678,6 +680,9 @@ def test_a_narrow_window_hides_the_list_and_dark_colours_are_followed(desk, file
     here.until(lambda: not here.ui.sidebar.isVisible())
     here.click(here.ui.menu)
     assert here.ui.sidebar.isVisible()
+    here.close()
+    here = desk(files["target"])
+    assert not here.ui.sidebar.isVisible(), "it opens as narrow as it was"
     usual = application.palette()
     light = here.ui.transcript.document().defaultStyleSheet()
     application.setPalette(QPalette(QColor("#2d2d2d"), QColor("#222222")))
@@ -699,10 +704,74 @@ def test_conversations_that_cannot_be_read_are_passed_over(tmp_path):
         "number": '{"messages": [{"role": "user", "content": 1}, {"role": "assistant", "content": "a"}]}',
     }.items():  # fmt: skip
         (shelf.folder / f"{name}.json").write_text(text)
+    odd = json.dumps({"messages": [{**message, "content": "\ud800"} for message in messages]})
+    (shelf.folder / "half.json").write_text(odd)
+    (shelf.folder / "deep.json").write_text("[" * 100_000)
+    (shelf.folder / "folder.json").mkdir()
+    (shelf.folder / "gone.json").symlink_to(tmp_path / "nowhere")
     assert [talk.messages for talk in shelf.all()] == [messages]
+    assert Shelf(tmp_path / ("a" * 300)).all() == [], "the system knows no such name"
     assert Talk(messages=messages).title == "ü" * 60 + "…"
     if os.name == "posix":
         assert shelf.folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000, "[]", '{"width": 1000000000000, "height": -1, "n_ctx": 0}', f'{{"n_ctx": {10**30}}}',
+        '{"temperature": NaN, "model": "\\ud800"}', '{"temperature": 1e999, "system": "\\ud800", "drafting": 1}',
+    ],
+)  # fmt: skip
+def test_a_window_opens_with_damaged_settings(desk, tmp_path, text):
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home" / "desktop.json").write_text(text)
+    here = desk()
+    assert here.window.settings == Settings()
+    assert Preferences(here.window, here.window.settings).n_ctx.value() == Settings().n_ctx
+
+
+def test_what_was_saved_by_name_in_the_terminal_stays(files, tmp_path):
+    """Where both have one folder: LOCALSPEC_HOME, and always on Windows and macOS."""
+    with LLM.from_files(files["target"], n_ctx=256, **LOAD) as llm:
+        talk = llm.conversation(max_tokens=4)
+        list(talk.ask("one"))
+        saved = Kept(tmp_path / "conversations", {}).save(talk, "mine")
+        shelf = Shelf(tmp_path)
+        shelf.save("a", talk.messages)
+        talk.save(shelf.state_of("a"))
+        shelf.keep_state_of("a")
+        shelf.keep_state_of("b")
+        assert saved.is_file() and not shelf.state_of("a").exists()
+        assert [entry.name for entry in Kept(tmp_path / "conversations", {}).entries()] == ["mine"]
+
+
+def test_an_answer_that_cannot_be_saved_stays_in_sight(desk, files, tmp_path):
+    here = desk(files["target"])
+    here.until_loaded()
+    (tmp_path / "home" / "desktop-conversations").write_text("no folder")
+    here.say("one")
+    here.until(lambda: here.ui.notice.text())
+    assert "desktop-conversations" in here.ui.notice.text()
+    assert len(here.messages) == 2 and here.messages[1]["content"] and "one" in here.shown
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such pipes")
+def test_a_pipe_is_not_attached(desk, tmp_path):
+    here = desk()
+    os.mkfifo(tmp_path / "pipe")
+    here.ui.composer.attach_file(tmp_path / "pipe")
+    assert here.ui.composer.files == [] and "is no file" in here.ui.notice.text()
+
+
+def test_names_of_files_are_shown_as_they_are(desk, tmp_path):
+    path = tmp_path / "<b>x.txt"
+    path.write_text("text")
+    here = desk()
+    here.ui.composer.attach_file(path)
+    for label in (here.ui.composer.about, here.ui.notice, here.ui.meter):
+        assert label.textFormat() == Qt.TextFormat.PlainText
+    assert "<b>x.txt" in here.ui.composer.about.text()
 
 
 def test_a_conversation_goes_on_from_messages(files, tmp_path):
@@ -773,3 +842,10 @@ def test_without_a_display_the_command_says_so(tmp_path):
     child = app_command(tmp_path, DISPLAY="", WAYLAND_DISPLAY="", QT_QPA_PLATFORM="")
     _, err = child.communicate(timeout=SECONDS)
     assert child.returncode == 1 and "There is no display" in err and "localspec chat" in err
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="windows do not go by X there")
+def test_a_display_that_does_not_answer_is_named(tmp_path):
+    child = app_command(tmp_path, DISPLAY=":98765", WAYLAND_DISPLAY="", QT_QPA_PLATFORM="")
+    _, err = child.communicate(timeout=SECONDS)
+    assert child.returncode == 1 and "':98765'" in err and "localspec chat" in err

@@ -358,6 +358,18 @@ def test_a_mark_alone_makes_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not frozen.starts_children()
 
 
+@pytest.mark.usefixtures("as_frozen")
+@pytest.mark.parametrize("argv", [["program"], ["program", "file.gguf"], ["program", "a:b", "localspec.x:y"]])
+def test_a_frozen_program_that_inherits_the_mark_is_no_child(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    monkeypatch.setenv(frozen.MARK, "1")
+    monkeypatch.setattr(frozen, "_begun", [])
+    monkeypatch.setattr(sys, "argv", argv)
+    frozen.begin()
+    assert frozen.starts_children() and frozen.MARK not in os.environ
+
+
 def until(true: Callable[[], bool]) -> None:
     ends = time.monotonic() + 60
     while not true():

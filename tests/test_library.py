@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,24 @@ def test_the_first_tokens_have_the_targets_joint_distribution(tiny: Files, use: 
                 list(PROMPT), seed=seed, verify=verify, draft_tokens=DRAFTED, max_tokens=length + 1, **UNSHAPED
             )  # fmt: skip
             counts[answer.ids[:length]] += 1
+    weights = library.opened[0]
+    joint = exact_joint(weights.expected, SamplingParams(**UNSHAPED), V, length)
+    assert p_value(joint, counts) > THRESHOLD
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
+def test_answers_side_by_side_have_it_too(tiny: Files, use: Use, verify: str) -> None:
+    """Two seats, whose passes are made together, on both models."""
+    library = use(FakeLibrary(scale=1.2))
+    length = DRAFTED + 2
+    counts: Counter[tuple[int, ...]] = Counter()
+    options = {"verify": verify, "draft_tokens": DRAFTED, "max_tokens": length + 1, **UNSHAPED}
+    with load(tiny, parallel=2) as llm, ThreadPoolExecutor(2) as pool:
+
+        def ids(seed: int) -> tuple[int, ...]:
+            return llm.generate(list(PROMPT), seed=seed, **options).ids[:length]
+
+        counts.update(pool.map(ids, range(RUNS)))
     weights = library.opened[0]
     joint = exact_joint(weights.expected, SamplingParams(**UNSHAPED), V, length)
     assert p_value(joint, counts) > THRESHOLD

@@ -14,6 +14,7 @@ from nbclient import NotebookClient
 from localspec import Completion
 from localspec.answers.notebook import answer_html, completion_html
 from localspec.decoding.stats import Stats
+from localspec.text.controls import printable
 
 from .tinygguf import write_pair
 
@@ -218,7 +219,7 @@ def test_in_a_terminal_the_text_is_printed_as_it_comes(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     *_, figures, text = done.stdout.splitlines()
-    assert figures.startswith("9 tokens") and done.stdout.startswith(eval(text))
+    assert figures.startswith("9 tokens") and done.stdout.startswith(printable(eval(text)))
 
 
 def test_ipython_is_not_imported_until_it_is_asked():

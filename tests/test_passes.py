@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import time
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.session import Session, Span
-from localspec.errors import DecodeCancelled, DecodeError, ModelLoadError
+from localspec.errors import DecodeCancelled, DecodeError, InvalidRequest, ModelLoadError
 from localspec.gguf.metadata import read_metadata
 
 from .tinygguf import write_llama
@@ -225,3 +226,68 @@ def test_where_narrow_passes_are_padded_no_fewer_rows_are_computed_than_they_are
             assert np.allclose(session.forward((token,))[0], row, atol=1e-4)
         session.forward((9,), num_logits=0)
         assert not context.batch.wanted[:2].any()
+
+
+@pytest.mark.parametrize(("widest", "most"), [(1, 4), (4, 4), (30, 1), (30, 4)])
+def test_rows_are_those_of_the_sequence_alone_whatever_others_do(library, weights, widest, most):
+    """Sequences that grow, are cut, copied and begun anew, in passes of their own or together.
+
+    ik_llama.cpp left out cells beyond holes among those of others.
+    """
+    draw, num_sequences, worst = random.Random(widest + most), 4, 0.0
+    texts: list[list[int]] = [[] for _ in range(num_sequences)]
+    with (
+        opened(weights, n_ctx=1600, n_sequences=num_sequences, n_outputs=8, n_batch=160) as context,
+        opened(weights, n_ctx=400, n_sequences=2, n_batch=400) as alone,
+    ):
+        for _ in range(50):
+            for index, text in enumerate(texts):
+                kept = (
+                    draw.randrange(max(len(text) - 6, 0), len(text) + 1) if draw.random() < 0.4 else len(text)
+                )
+                kept = 0 if draw.random() < 0.05 or len(text) > 300 else kept
+                assert context.truncate(index, kept) == kept
+                del text[kept:]
+            source, destination = draw.sample(range(num_sequences), 2)
+            if texts[source] and draw.random() < 0.1:
+                half = (len(texts[source]) + 1) // 2
+                context.truncate(destination, 0)
+                assert context.copy_cells(source, destination, half) == half
+                texts[destination] = texts[source][:half]
+            spans = []
+            for index in draw.sample(range(num_sequences), draw.randint(1, most)):
+                new = [draw.randrange(40, 200) for _ in range(draw.randint(1, widest))]
+                spans.append(Span(index, tuple(new), len(texts[index]), 1))
+                texts[index] += new
+            for span, (row,) in zip(spans, context.decode(spans), strict=True):
+                alone.truncate(0, 0)
+                ((expected,),) = alone.decode([Span(0, tuple(texts[span.sequence_id]), 0, 1)])
+                worst = max(worst, float(np.abs(row - expected).max()))
+        for index, text in enumerate(texts):  # what is saved of one finds its place too
+            if text:
+                saved = context.save_state(index)
+                assert context.load_state(saved, index) == len(text)
+    assert worst < 0.2, "a token left out moves a logit by several"
+
+
+def test_what_cannot_be_copied_is_not(weights):
+    with opened(weights, n_ctx=64, n_sequences=2) as context:
+        context.decode([Span(0, TEXTS[0], 0, 0)])
+        assert context.copy_cells(0, 1, len(TEXTS[0]) + 1) == 0 and context.copy_cells(0, 1, 0) == 0
+        with pytest.raises(InvalidRequest):
+            context.copy_cells(0, 2, 1)
+
+
+def test_a_sequence_behind_many_cells_of_another_one(weights):
+    """Fused attention looks at cells in blocks, and here whole blocks are another sequence's."""
+    with (
+        opened(weights, n_ctx=1200, n_outputs=8, n_batch=600) as context,
+        opened(weights, n_ctx=64) as alone,
+    ):
+        context.decode([Span(0, TEXTS[0] * 90, 0, 0)])
+        for count in (1, 4):
+            context.truncate(1, 0)
+            alone.truncate(0, 0)
+            (row,) = context.decode([Span(1, TEXTS[1][:count], 0, 1)])[0]
+            (expected,) = alone.decode([Span(0, TEXTS[1][:count], 0, 1)])[0]
+            assert float(np.abs(row - expected).max()) < 0.2

@@ -186,9 +186,12 @@ def test_what_is_read_is_kept_and_can_be_forgotten(llm: LLM) -> None:
 
 def test_settings_and_warnings_are_those_of_the_process(files: tuple[Path, Path], tmp_path: Path) -> None:
     keeper = RemoteKeeper(
-        Order(*files, EngineOptions(**{**LOADED, "n_ctx": 4096}), 99, tmp_path), lambda sentence: None
+        Order(*files, EngineOptions(**{**LOADED, "n_ctx": 4096}, parallel=3), 99, tmp_path),
+        lambda sentence: None,
     )
     with LLM(keeper) as llm:
+        assert llm.parallel == 1 and llm.seats == ()
+        assert any("parallel is 3, and with RPC servers one" in warning for warning in llm.warnings)
         assert any("trained for no more" in warning for warning in llm.warnings)
         assert any("draft_tokens is 99" in warning for warning in llm.warnings)
         assert llm.settings["target"]["n_ctx"] == 512  # type: ignore[index]
@@ -512,7 +515,7 @@ def test_servers_are_greeted_before_anything_is_loaded(
 def test_a_draft_server_without_a_draft_is_warned_of(files: tuple[Path, Path], tmp_path: Path) -> None:
     keeper = keeper_of(files, tmp_path, no_draft=True)
     keeper.order = Order(*files, EngineOptions(**LOADED, no_draft=True, draft_rpc="a:1"), 3, tmp_path)
-    assert keeper._about_servers() == [
+    assert keeper._about_servers("auto") == [
         "draft_rpc is a:1, and no draft model is loaded: nothing is put there."
     ]
     keeper.close()

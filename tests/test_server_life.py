@@ -101,7 +101,7 @@ def test_a_stop_ends_a_load_and_is_no_fault(obeys):
         wait_until(lambda: current_watch().cancelled)
         if obeys:
             check_cancelled()
-        return SimpleNamespace(close=lambda: closed.append(True))
+        return SimpleNamespace(parallel=1, close=lambda: closed.append(True))
 
     async def live() -> None:
         app = create_app(slowly, Settings(name="tiny"), errors.append)
@@ -119,7 +119,7 @@ def test_the_end_of_a_server_that_has_loaded_cancels_no_load():
 
     def quickly():
         watch = current_watch()
-        return SimpleNamespace(close=lambda: cancelled.append(watch.cancelled))
+        return SimpleNamespace(parallel=1, close=lambda: cancelled.append(watch.cancelled))
 
     async def live() -> None:
         app = create_app(quickly, Settings(name="tiny"))

@@ -162,7 +162,7 @@ class Conversation:
         with self._lock:
             self._refuse_unfinished()
             with self._llm.exclusive() as engine:
-                cells = saved_cells(engine, self.ids) if with_state else {}
+                cells = saved_cells(engine.holding(self.ids), self.ids) if with_state else {}
                 saved = Saved(self.system, self._turns, cells, self.defaults, self.when_full)
                 write_saved(path, saved, engine)
 
@@ -184,7 +184,8 @@ class Conversation:
             full = saved.when_full if when_full is None else when_full
             conversation = cls(llm, saved.system, when_full=full, **cast(AnswerOptions, options))
             conversation._turns = saved.turns
-            conversation.restored = restore_cells(engine, conversation.ids, saved.cells)
+            ids = conversation.ids
+            conversation.restored = restore_cells(engine.holding(ids), ids, saved.cells)
             conversation.restored += missing_functions(saved.options, defaults)
         return conversation
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from localspec.answers.request import Chunk, Completion
 from localspec.system.signals import in_main_thread
+from localspec.text.controls import printable
 
 INTERVAL = 0.1
 """Seconds between two drawings of an answer that is under way."""
@@ -90,7 +91,7 @@ def _interrupts_cancel(stream: Stream) -> Iterator[None]:
 def _print(stream: Stream) -> None:
     completion = None
     for chunk in stream:
-        print(chunk.text, end="", flush=True)
+        print(printable(chunk.text), end="", flush=True)
         completion = chunk.completion
     if completion is not None:
         print(f"\n\n{figures(completion)}")

@@ -36,12 +36,18 @@ class Unread(Protocol):
 
 
 class Ticket:
-    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it."""
+    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it.
 
-    def __init__(self) -> None:
+    whole: it wants the engine for itself. priority: those with a higher one come first. seat: the one that it has;
+    choose: which of several free ones it takes. seated: a thread of its own computes it, not whoever reads it.
+    """
+
+    def __init__(self, *, whole: bool = False, priority: int = 0) -> None:
         self.cancelled = False
         self.thread: threading.Thread | None = None
         self.stream: Callable[[], Unread | None] = lambda: None
+        self.whole, self.priority, self.seat, self.seated = whole, priority, 0, False
+        self.choose: Callable[[list[int]], int] = min
 
     def close_unread(self) -> None:
         """End its answer, which nobody may ever read on. One that computes right now ends by its cancelled pass."""
@@ -53,13 +59,14 @@ class Ticket:
 class AnswerQueue:
     """Queues answers on one engine, first come, first served; `close` waits for whoever uses it.
 
-    flag: ends a forward pass.
+    flag: ends a forward pass. num_seats: answers that may run at a time.
     """
 
-    def __init__(self, flag: Flag) -> None:
+    def __init__(self, flag: Flag, num_seats: int = 1) -> None:
         self._changed = threading.Condition()
         self._flag = flag
-        self._running: Ticket | None = None
+        self.num_seats = num_seats
+        self._running: list[Ticket] = []
         self._background: Ticket | None = None
         self._waiting: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
@@ -69,9 +76,9 @@ class AnswerQueue:
         self._free: Callable[[], None] | None = None
         self._left = time.monotonic()
 
-    def ticket(self) -> Ticket:
+    def ticket(self, priority: int = 0) -> Ticket:
         """For a new answer: `cancel` without tickets ends it too."""
-        ticket = Ticket()
+        ticket = Ticket(priority=priority)
         with self._changed:
             self._open.add(ticket)
         return ticket
@@ -101,7 +108,8 @@ class AnswerQueue:
         """
         check_process()
         with self._changed:
-            self._waiting.append(ticket)
+            behind = [index for index, one in enumerate(self._waiting) if one.priority < ticket.priority]
+            self._waiting.insert(behind[0] if behind else len(self._waiting), ticket)
             try:
                 self._wait_for(ticket)
                 self._hold_at_exit()
@@ -112,14 +120,16 @@ class AnswerQueue:
                 self._changed.notify_all()
             if not ticket.cancelled:
                 ticket.thread = threading.current_thread()
-                self._running = ticket
+                taken = {one.seat for one in self._running}
+                ticket.seat = ticket.choose([seat for seat in range(self.num_seats) if seat not in taken])
+                self._running.append(ticket)
                 self._flag.clear()
         try:
-            yield self._running is ticket
+            yield ticket in self._running
         finally:
             with self._changed:
-                if self._running is ticket:
-                    self._running = None
+                if ticket in self._running:
+                    self._running.remove(ticket)
                     self._left = time.monotonic()
                 self._open.discard(ticket)
                 self._changed.notify_all()
@@ -180,14 +190,25 @@ class AnswerQueue:
 
     def _wait_for(self, ticket: Ticket) -> None:
         while not (self._closing or ticket.cancelled) and (
-            self._stop_background() or self._running is not None or self._waiting[0] is not ticket
+            self._stop_background() or self._is_full_for(ticket) or self._waiting[0] is not ticket
         ):
-            if self._running is not None and self._running.thread is threading.current_thread():
+            if any(one.thread is threading.current_thread() for one in self._running):
                 raise EngineBusy(
                     "This thread has the engine: an answer is still being read, or a block of `exclusive` is open.",
                     "Read the answer to its end or close it; leave the block.",
                 )
             self._changed.wait()
+
+    def _is_full_for(self, ticket: Ticket) -> bool:
+        """Whether somebody has what it needs."""
+        alone = ticket.whole or any(one.whole for one in self._running)
+        return len(self._running) >= (1 if alone else self.num_seats)
+
+    @property
+    def taken(self) -> frozenset[int]:
+        """Seats that answers have now."""
+        with self._changed:
+            return frozenset(one.seat for one in self._running)
 
     @property
     def idle_seconds(self) -> float:
@@ -213,11 +234,11 @@ class AnswerQueue:
 
     @property
     def _is_computing(self) -> bool:
-        return self._running is not None or self._background is not None
+        return bool(self._running) or self._background is not None
 
     @property
     def _in_use(self) -> bool:
-        return bool(self._running is not None or self._users or self._waiting)
+        return bool(self._running or self._users or self._waiting)
 
     def _idle_seconds(self) -> float:
         return 0.0 if self._in_use else time.monotonic() - self._left
@@ -229,7 +250,7 @@ class AnswerQueue:
         with self._changed:
             for ticket in list(self._open) if tickets is None else tickets:
                 ticket.cancelled = True
-            if self._running is not None and (tickets is None or self._running in tickets):
+            if self._running and (tickets is None or all(one.cancelled for one in self._running)):
                 self._flag.set()
             self._changed.notify_all()
 
@@ -240,7 +261,7 @@ class AnswerQueue:
             self._stop_background()
             for ticket in list(self._open):  # with the same lock: who waits is cancelled, and not refused
                 ticket.cancelled = True
-            if self._running is not None:
+            if self._running:
                 self._flag.set()
             self._changed.notify_all()
 
@@ -256,9 +277,9 @@ class AnswerQueue:
         self.end_all()
         while True:
             self.cancel()
-            suspended = self._running
-            if suspended is not None:
-                suspended.close_unread()
+            suspended = list(self._running)
+            for one in suspended:
+                one.close_unread()
             with self._changed:
                 if not self._is_computing and not self._users:
                     break
@@ -270,13 +291,13 @@ class AnswerQueue:
             time.sleep(POLL_SECONDS)
         free()
 
-    def _is_below(self, running: Ticket | None) -> bool:
-        """Whether this thread is in the middle of a use, or of `running`, which could not be closed."""
+    def _is_below(self, running: list[Ticket]) -> bool:
+        """Whether this thread is in the middle of a use, or of one of `running`, which could not be closed."""
         me = threading.current_thread()
         return (
             self._is_in_background
             or self._users[me] > 0
-            or (running is not None and running is self._running and running.thread is me)
+            or any(one in self._running and one.thread is me for one in running)
         )
 
     def close_at_exit(self, free: Callable[[], None], timeout: float) -> None:

@@ -36,6 +36,7 @@ class AnswerStream(Iterator[Chunk]):
         self._last: Chunk | None = None
         self._when_complete: Callable[[Completion], None] = _tell_nobody
         self._taken_over = self._untold = False
+        self._reader: threading.Thread | None = None
         self._telling = threading.Lock()  # of these two
         self._reading = threading.RLock()
         self._ended = threading.Event()
@@ -47,7 +48,9 @@ class AnswerStream(Iterator[Chunk]):
         with self._reading:
             if self.executing:
                 raise EngineBusy("This answer is being read further up in this thread.", "Read it there.")
-            self._ticket.thread = threading.current_thread()
+            self._reader = threading.current_thread()
+            if not self._ticket.seated:
+                self._ticket.thread = self._reader
             try:
                 chunk = self._last or next(self._chunks)
                 self._last = None
@@ -158,7 +161,7 @@ class AnswerStream(Iterator[Chunk]):
 
     def wait(self, timeout: float) -> bool:
         """Wait until another thread has read it to its end; whether it has. False at once where none is reading."""
-        reader = self._ticket.thread
+        reader = self._reader
         if reader is None or reader is threading.current_thread() or not reader.is_alive():
             return self.ended
         return self._ended.wait(timeout)
@@ -177,12 +180,16 @@ class Pump:
     starts: begin the answers, one after the other, in the pump's thread. deliver: takes each item there, brings it to
     the reader, who gives it to `received`, and says whether somebody still reads. A reader that leaves calls `abandon`:
     that ends these answers and no others.
+    together: read them side by side, in threads, once the first one has begun: they share its prompt.
     """
 
-    def __init__(self, starts: Sequence[Start], deliver: Callable[[Item], bool]) -> None:
+    def __init__(
+        self, starts: Sequence[Start], deliver: Callable[[Item], bool], *, together: bool = False
+    ) -> None:
         self._starts, self._deliver = starts, deliver
+        self._together = together and len(starts) > 1
         self._lock = threading.RLock()  # a signal handler may cancel
-        self._stream: AnswerStream | None = None
+        self._streams: dict[int, AnswerStream] = {}
         self._cancelled = self._abandoned = False
         self._untold: dict[int, AnswerStream] = {}
 
@@ -195,23 +202,65 @@ class Pump:
     def run(self) -> None:
         """Read in this thread, to the end."""
         try:
-            for index, start in enumerate(self._starts):
-                if index and self._cancelled:
-                    break
-                for chunk in self._begun(index, start()):
-                    if not self._deliver((index, chunk)):
-                        self.abandon()
+            if self._together:
+                self._read_together()
+            else:
+                for index in range(len(self._starts)):
+                    self._read(index)
         except BaseException as error:
             self._deliver(error)
         else:
             self._deliver(None)
         finally:
-            self._stream = None
+            self._streams.clear()
+
+    def _read(self, index: int, when_begun: Callable[[], None] = lambda: None) -> None:
+        """One answer to its end; not one behind the first where that was cancelled."""
+        if index and self._cancelled:
+            return
+        for number, chunk in enumerate(self._begun(index, self._starts[index]())):
+            if not self._deliver((index, chunk)):
+                self.abandon()
+            if number == 0:
+                when_begun()
+        self._streams.pop(index, None)
+
+    def _read_together(self) -> None:
+        """All of them; the first error ends the others. Raises it."""
+        failed: list[BaseException] = []
+
+        def read(index: int) -> None:
+            try:
+                self._read(index)
+            except BaseException as error:
+                failed.append(error)
+                self.cancel()
+
+        others = [
+            threading.Thread(target=read, args=(index,), name="localspec answer", daemon=True)
+            for index in range(1, len(self._starts))
+        ]
+        begun: list[threading.Thread] = []
+
+        def begin() -> None:
+            for thread in others:
+                thread.start()
+                begun.append(thread)
+
+        try:
+            self._read(0, begin)
+        except BaseException as error:
+            failed.append(error)
+            self.cancel()
+        for thread in begun:
+            thread.join()
+        if failed:
+            raise failed[0]
 
     def _begun(self, index: int, stream: AnswerStream) -> AnswerStream:
         stream.take_over()
         with self._lock:
-            self._untold[index] = self._stream = stream
+            self._untold[index] = self._streams[index] = stream
             cancelled, abandoned = self._cancelled, self._abandoned
         if abandoned:
             stream.leave()
@@ -233,11 +282,11 @@ class Pump:
         return item
 
     def cancel(self) -> None:
-        """End the answer that runs with finish reason `cancelled`, and begin none behind it. The rest can be read."""
+        """End the answers that run with finish reason `cancelled`, and begin none behind them. The rest can be read."""
         with self._lock:
             self._cancelled = True
-            stream = self._stream
-        if stream is not None:
+            streams = list(self._streams.values())
+        for stream in streams:
             stream.cancel()
 
     def abandon(self) -> None:

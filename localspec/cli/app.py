@@ -22,10 +22,10 @@ from localspec.cli.terminal import (
     drop_output,
     flushed_output,
     prepare_streams,
-    printable,
     wrapped,
 )
 from localspec.errors import InvalidRequest, LocalspecError
+from localspec.text.controls import printable
 
 COMMANDS = {
     "chat": "localspec.cli.chat.command:chat",

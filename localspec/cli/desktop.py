@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import sys
@@ -9,6 +10,7 @@ import sys
 import click
 
 from localspec.errors import BackendError, MissingPackage
+from localspec.system import packages
 
 EXTRA = 'Install them with the extra `desktop`: pip install -e ".[desktop]"'
 
@@ -38,7 +40,11 @@ def _check_installed() -> None:
     names = {"PySide6": "PySide6-Essentials", "markdown_it": "markdown-it-py", "pygments": "pygments"}
     missing = [package for name, package in names.items() if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingPackage(f"The window needs {' and '.join(missing)}.", EXTRA, package=missing[0])
+        raise MissingPackage(
+            f"The window needs {' and '.join(missing)}.",
+            packages.mend(EXTRA, " ".join(missing)),
+            package=missing[0],
+        )
 
 
 def _check_display() -> None:
@@ -49,3 +55,22 @@ def _check_display() -> None:
             "There is no display for a window: neither DISPLAY nor WAYLAND_DISPLAY is set.",
             "Run it in a desktop session, or use `localspec chat` in the terminal.",
         )
+    by_x = not os.environ.get("WAYLAND_DISPLAY") and os.environ.get("QT_QPA_PLATFORM") in (None, "", "xcb")
+    if by_x and not _is_reached():  # Qt would end the process
+        raise BackendError(
+            f"The display {os.environ.get('DISPLAY', '')!r} (DISPLAY) cannot be reached.",
+            "Run it in a desktop session, or use `localspec chat` in the terminal.",
+        )
+
+
+def _is_reached() -> bool:
+    """Whether the X server that DISPLAY names answers; true where only Qt can say."""
+    try:
+        xcb = ctypes.CDLL("libxcb.so.1")
+    except OSError:
+        return True
+    xcb.xcb_connect.restype = ctypes.c_void_p
+    connection = ctypes.c_void_p(xcb.xcb_connect(None, None))
+    failed = xcb.xcb_connection_has_error(connection)
+    xcb.xcb_disconnect(connection)
+    return not failed

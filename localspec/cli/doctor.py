@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.options import json_option, offline_option
-from localspec.cli.terminal import busy, columns_of, printable, styled, tell, wrapped, write_json
+from localspec.cli.terminal import busy, columns_of, styled, tell, wrapped, write_json
+from localspec.text.controls import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

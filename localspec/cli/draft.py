@@ -13,7 +13,8 @@ import click
 from localspec.cli.completion import files, pair_names
 from localspec.cli.model_options import is_path, model_of
 from localspec.cli.options import in_flags, json_option, library_option, quiet_option
-from localspec.cli.terminal import printable, say, write_json
+from localspec.cli.terminal import say, write_json
+from localspec.text.controls import printable
 
 if TYPE_CHECKING:
     from localspec.compute.library import Library

@@ -67,8 +67,8 @@ def ends_deferred() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        raise SystemExit(ENDED + came[0])
+        if came:  # also where the answer failed
+            raise SystemExit(ENDED + came[0])
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import click
 from localspec.cli.holdings import day, described, formats, is_calibrated, warn_of_pair_files
 from localspec.cli.options import json_option
 from localspec.cli.tables import table
-from localspec.cli.terminal import columns_of, printable, say, write_json
+from localspec.cli.terminal import columns_of, say, write_json
+from localspec.text.controls import printable
 
 if TYPE_CHECKING:
     from localspec.store.holding import Holding

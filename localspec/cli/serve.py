@@ -7,13 +7,21 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from localspec.checks import check_parallel
 from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
-from localspec.cli.options import Seconds, model_options, offline_option, quiet_option, yes_option
+from localspec.cli.options import (
+    Seconds,
+    WordOrCount,
+    model_options,
+    offline_option,
+    quiet_option,
+    yes_option,
+)
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -56,8 +64,12 @@ class Place:
     "--cors", multiple=True, metavar="ORIGIN", help="Web pages that may ask, * for all (repeatable)."
 )
 @click.option(
+    "--parallel", type=WordOrCount("auto"), default="auto", show_default=True,
+    help="Requests that are answered at a time; auto: as many as memory has room for, up to 4.",
+)  # fmt: skip
+@click.option(
     "--queue", type=click.IntRange(min=0), default=8, show_default=True,
-    help="Requests that may wait for the one being answered; more are refused with 429.",
+    help="Requests that may wait for those being answered; more are refused with 429.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=Seconds(above_zero=True), metavar="SECONDS",
@@ -94,6 +106,7 @@ def serve(
     uds: str | None,
     api_key: str | None,
     cors: tuple[str, ...],
+    parallel: str | int,
     queue: int,
     timeout: float | None,
     grace: float,
@@ -111,6 +124,7 @@ def serve(
     answered may finish within --grace seconds. Needs fastapi and uvicorn, the extra `server`.
     """
     options.check()
+    check_parallel(parallel)
     if api_key is not None and not api_key.strip():
         raise click.UsageError(
             "The API key is empty: give one, or leave --api-key and LOCALSPEC_API_KEY out."
@@ -138,7 +152,8 @@ def serve(
         params=options.sampling(),
         answering=options.answering(),
     )
-    _serve(options, Place(host, port, uds), settings, consent, unload_after)
+    further = {"unload_after": unload_after, "parallel": parallel}
+    _serve(options, Place(host, port, uds), settings, consent, further)
 
 
 def _serve(
@@ -146,7 +161,7 @@ def _serve(
     place: Place,
     settings: Settings,
     consent: opening.Consent,
-    unload_after: float | None,
+    further: dict[str, Any],
 ) -> None:
     from localspec.server import serve as server
 
@@ -164,8 +179,10 @@ def _serve(
             say(f"warning: any machine that reaches {place.host} may use this server; see --api-key.")
 
         def load() -> LLM:
-            llm = opening.open_quietly(options, consent, unload_after=unload_after)
+            llm = opening.open_quietly(options, consent, **further)
             if not consent.quiet:
+                if llm.parallel > 1:
+                    say(f"answers {llm.parallel} requests at a time", dim=True)
                 say(f"{settings.name} is ready on {where}")
             return llm
 

@@ -12,7 +12,8 @@ from localspec.cli.holdings import day, described
 from localspec.cli.model_options import is_other_file
 from localspec.cli.options import context_option, json_option
 from localspec.cli.show_file import show_file
-from localspec.cli.terminal import printable, say, write_json
+from localspec.cli.terminal import say, write_json
+from localspec.text.controls import printable
 
 if TYPE_CHECKING:
     from localspec.gguf.metadata import Metadata

@@ -6,7 +6,8 @@ import shlex
 
 import click
 
-from localspec.cli.terminal import printable, write_json
+from localspec.cli.terminal import write_json
+from localspec.text.controls import printable
 
 
 def show_file(name: str, ctx_size: int, as_json: bool) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from localspec.cli.terminal import LEAST_COLUMNS, columns_of, printable, wrapped
+from localspec.cli.terminal import LEAST_COLUMNS, columns_of, wrapped
+from localspec.text.controls import printable
 
 WIDE = 120
 """Columns where no window limits them."""

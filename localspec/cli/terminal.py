@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from localspec.errors import InvalidRequest
+from localspec.text.controls import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Control characters of an answer could move the cursor or retitle the window: only \t, \n and \r get through.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 LARGEST_INPUT = 64 << 20
 """Bytes; more than any context holds, and little enough for the memory."""
 WAIT_SECONDS = 10.0
@@ -144,7 +143,7 @@ _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
 
 def tell(text: str, hang: int = 0) -> None:
     """A sentence of the result on standard output, broken at words where that is a terminal; see `wrapped`."""
-    click.echo(wrapped(printable(text), columns_of(sys.stdout), hang))
+    click.echo(wrapped(_sentence(text), columns_of(sys.stdout), hang))
 
 
 def say(text: str, *, dim: bool = False, hang: int = 0) -> None:
@@ -153,12 +152,17 @@ def say(text: str, *, dim: bool = False, hang: int = 0) -> None:
     If that cannot be written, nothing is raised: an answer goes on without it.
     """
     with contextlib.suppress(OSError):
-        text = wrapped(printable(text), columns_of(sys.stderr), hang)
+        text = wrapped(_sentence(text), columns_of(sys.stderr), hang)
         if _spinning:  # a plain line would land behind the spinner
             style = "dim" if dim and may_style() else None
             _spinning[-1].print(text, style=style, soft_wrap=True, **_PLAIN)
             return
         click.echo(styled(text, dim=True) if dim else text, err=True)
+
+
+def _sentence(text: str) -> str:
+    """Without what could overwrite its beginning: names of files may hold anything."""
+    return printable(text).replace("\r", "\ufffd")
 
 
 def may_style() -> bool:
@@ -187,11 +191,6 @@ def write_json(value: object) -> None:
     text = json.dumps(value, indent=2)
     # Lists of numbers stay on one line. No text is touched: in JSON none holds a line break.
     click.echo(re.sub(r'\[\n[^\[\]{}"]*\]', lambda found: " ".join(found[0].split()), text))
-
-
-def printable(text: str) -> str:
-    """The text with control characters, except tab and line breaks, replaced by U+FFFD."""
-    return _CONTROL.sub("\ufffd", text)
 
 
 def read_input() -> str:

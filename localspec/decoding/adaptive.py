@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from localspec.decoding.adaptive_plan import BEST_ACCEPTANCE, AdaptivePlan
+from localspec.decoding.company import ALONE, Company
 from localspec.decoding.control import FORCED, MODEL, NGRAM, PREDICTION
 from localspec.decoding.costs import CostTable
 from localspec.decoding.estimates import Average, Buckets, Ledger
@@ -64,6 +65,7 @@ class AdaptiveController:
     back: WayBack = field(default_factory=WayBack)
     draft_back: WayBack = field(default_factory=WayBack)
     ledger: Ledger = field(default_factory=Ledger)
+    company: Company = ALONE
     predictors: dict[str, Buckets] = field(init=False)
     average: Average = field(init=False)
 
@@ -91,6 +93,30 @@ class AdaptiveController:
         self._times: tuple[int, list[float]] | None = None
         self._times_age = 0
 
+    def meet(self, company: Company) -> None:
+        """Told before each round who else takes part in its passes."""
+        if company != self.company:
+            self.company, self._times = company, None
+
+    def time(self, width: int, length: int = 0) -> float:
+        """Expected seconds of a pass over so many tokens of this answer.
+
+        Of one that others share: an even part of what it takes where each has one token, and what more tokens add to
+        the width that it has now. By these seconds a draft is worth it where it raises what all of them commit in a
+        second; that the others draft is no reason to draft too.
+        """
+        company, target = self.company, self.target
+        even = target.time(company.seats, length) / company.seats
+        if width == 1:
+            return even
+        return even + target.time(width + company.rows, length) - target.time(1 + company.rows, length)
+
+    def draft_time(self, width: int, length: int = 0) -> float:
+        """The same for the draft model, whose passes serve all who draft just then."""
+        assert self.draft is not None, "a draft model"
+        mates = self.company.mates
+        return self.draft.time(width + round(mates) - 1, length) / mates
+
     @property
     def measured(self) -> bool:
         """Whether none of the costs it goes by is merely assumed."""
@@ -103,23 +129,24 @@ class AdaptiveController:
         machine was just then, and the costs what part of it a pass over one token takes; all else in the round is left
         out, so that no gain is made of it.
         """
-        if step.plain:
+        if step.plain and step.batch is None:
             return self.plain_share * (step.seconds - step.draft_seconds)
-        part = self.target.plain_part(step.batch_width, step.length)
+        seats = self.company.seats if step.batch else 1
+        part = self.target.plain_part(step.batch_width, step.length, seats)
         return self.plain_share * len(step.tokens) * part * step.batch_seconds
 
     def prefills_draft(self, num_unread: int, num_left: int | None) -> bool:
         """If what the draft model is likely to gain in the answer is worth the time in which it reads the prompt."""
         if self.draft is None or not num_unread:
             return False
-        plain = self.target.time(1)
+        plain = self.time(1)
         best = min((seconds / tokens for tokens, seconds in self._rounds_of_model(0, LIKELY)), default=plain)
         answer = TYPICAL_ANSWER if num_left is None else min(num_left, TYPICAL_ANSWER)
         return answer * (plain - best) > self.draft.time(num_unread)
 
     def can_pay(self, length: int, acceptance: float = BEST_ACCEPTANCE) -> bool:
         """Whether the draft model beats plain decoding at this acceptance: max over k of (k+1 tokens) / cost."""
-        plain = self.target.time(1, length)
+        plain = self.time(1, length)
         rounds = self._rounds_of_model(length, acceptance)
         return any(tokens * plain > WORTH_TRYING * seconds for tokens, seconds in rounds)
 
@@ -132,11 +159,11 @@ class AdaptiveController:
         """Expected where each drafted token stands with that chance: with the best draft length, or none."""
         rounds = self._rounds_of_model(length, acceptance)
         drafted = [seconds / tokens for tokens, seconds in rounds]
-        return min([self.target.time(1, length), *drafted])
+        return min([self.time(1, length), *drafted])
 
     def _round_steps(self) -> float:
         """Plain steps that the shortest round of the draft model puts at risk that would pay at its best."""
-        plain = self.target.time(1)
+        plain = self.time(1)
         for tokens, seconds in self._rounds_of_model(0, BEST_ACCEPTANCE):
             if tokens * plain > SLOW_ROUND * seconds:
                 return SLOW_ROUND * seconds / plain - 1
@@ -152,12 +179,12 @@ class AdaptiveController:
             tokens += survival
             verify = self._verify_time(k + 1, self.max_width, length)
             refused = self.way_back(tokens - 1, 1 - survival, length)
-            yield tokens, k * self.draft.time(1, length) + verify + refused
+            yield tokens, k * self.draft_time(1, length) + verify + refused
 
     def _verify_time(self, width: int, limit: int, length: int) -> float:
         """Seconds of a pass, padded where that is cheaper, which a running state never is."""
-        if self.back.rollback.kind != "cut":
-            return self.target.time(width, length)
+        if self.back.rollback.kind != "cut" or self.company.seats > 1:
+            return self.time(width, length)
         return self.target.padded_time(width, limit, length)
 
     def way_back(self, accepted: float, refused: float, length: int, num_pending: int = 1) -> float:
@@ -192,15 +219,17 @@ class AdaptiveController:
         """Expect what passes with that many threads cost; whether it is another number. What is owed stays."""
         if self.threads is None or self.costs_for is None or self.threads.count == self._num_threads:
             return False
-        self._num_threads, plain = self.threads.count, self.target.time(1)
+        self._num_threads, plain = self.threads.count, self.time(1)
         self.target, self.draft = self.costs_for(self._num_threads)
-        self._rate_seconds *= self.target.time(1) / plain
+        self._rate_seconds *= self.time(1) / plain
         self._times = None
         return True
 
     def width(self, width: int, limit: int, length: int) -> int:
         """Padded where a wider pass is cheaper. A pass of one token is what plain decoding does: left alone."""
-        return width if width == 1 else self.target.padded_width(width, min(limit, self._widest), length)
+        if width == 1 or self.company.seats > 1:
+            return width
+        return self.target.padded_width(width, min(limit, self._widest), length)
 
     @property
     def _widest(self) -> int:
@@ -213,7 +242,7 @@ class AdaptiveController:
         if self._times is None or self._times[0] != limit or self._times_age >= REUSE:
             target = self.target
             wide = [self._verify_time(width, limit, length) for width in range(2, limit + 1)]
-            times = [seconds / target.scale for seconds in (0.0, target.time(1, length), *wide)]
+            times = [seconds / target.scale for seconds in (0.0, self.time(1, length), *wide)]
             self._times, self._times_age = (limit, times), 0
         return self._times[1]
 
@@ -225,7 +254,7 @@ class AdaptiveController:
         """R, tokens per second: what rounds give now, but no more than the draft model is expected to give from here
         on, and at least what plain decoding gives. A lucky stretch would else ask too much of the next round.
         """
-        plain = 1 / self.target.time(1, length)
+        plain = 1 / self.time(1, length)
         if not self._rate_seconds:
             return plain
         now = self._rate_tokens / self._rate_seconds
@@ -235,8 +264,8 @@ class AdaptiveController:
         """Of the best number of tokens to draft, if all are accepted as they are on average."""
         if self.draft is None:
             return 0.0
-        pass_time, scale = self.draft.time(1, length), self.target.scale
-        catch_up = self.draft.time(2, length) - pass_time  # behind a draft that stands whole
+        pass_time, scale = self.draft_time(1, length), self.target.scale
+        catch_up = self.draft_time(2, length) - pass_time  # behind a draft that stands whole
         times = self.calm_times(limit + 1, length)
         tokens = survival = 1.0
         best = 0.0
@@ -257,7 +286,7 @@ class AdaptiveController:
         mixed = self._follow_threads()  # the draft's passes had another number than the target's
         seconds = self._learn_costs(step, plan, mixed)
         self._times_age += 1
-        self.ledger.settle(seconds, len(step.tokens), self.target.time(1, step.length))
+        self.ledger.settle(seconds, len(step.tokens), self.time(1, step.length))
         self._rate_tokens = 0.9 * self._rate_tokens + len(step.tokens)
         self._rate_seconds = 0.9 * self._rate_seconds + seconds
         if plan is None:
@@ -291,13 +320,22 @@ class AdaptiveController:
                 self.draft.scale *= self.target.scale / pace
             if self.draft is not None and not mixed and drafting and step.draft_seconds > 0:
                 self.draft.rescale(step.draft_seconds / drafting)
-        return min(step.seconds, expected + drafting) if crowded or mixed else step.seconds
+        own = self._own_seconds(step)
+        return min(own, self.time(step.width, step.length) + drafting) if crowded or mixed else own
+
+    def _own_seconds(self, step: Step) -> float:
+        """What a round is to blame for: all of it, or of a pass that others shared as much as `time` says."""
+        if step.batch is None and self.company.seats == 1:
+            return step.seconds
+        expected = self.target.time(step.batch_width, step.length)
+        share = min(self.time(step.width, step.length) / expected, 1.0)
+        return step.draft_seconds + share * step.batch_seconds
 
     def _count_model(self, step: Step, plan: AdaptivePlan) -> None:
         if not plan.pass_seconds:
             self._since_model += len(step.tokens)
             return
         if plan.probing:
-            paid = len(step.tokens) * self.target.time(1, step.length) > step.seconds
+            paid = len(step.tokens) * self.time(1, step.length) > self._own_seconds(step)
             self._probe_after = FIRST_PROBE if paid else min(2 * self._probe_after, LAST_PROBE)
         self._since_model = 0

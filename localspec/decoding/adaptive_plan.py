@@ -51,7 +51,7 @@ class AdaptivePlan:
         controller = self.controller
         if controller.draft is None or self.room < 1:
             return False
-        seconds = controller.draft.time(num_pending, self.length)
+        seconds = controller.draft_time(num_pending, self.length)
         value = self._value(repeat(controller.average.value), self._model_time(), first=seconds)
         if value <= 0 and not self.taken and not self.pass_seconds and controller.probe_due(self.length):
             self.probing = True
@@ -95,8 +95,7 @@ class AdaptivePlan:
         return self._value(repeat(self.controller.average.value), time, first=time)
 
     def _model_time(self) -> float:
-        draft = self.controller.draft
-        return draft.time(1, self.length) if draft else 0.0
+        return self.controller.draft_time(1, self.length) if self.controller.draft else 0.0
 
     def _value(self, ahead: Iterator[float], pass_time: float, first: float = 0.0) -> float:
         """The best over all stretches from here: expected tokens minus R times their seconds.
@@ -105,7 +104,7 @@ class AdaptivePlan:
         """
         controller, count = self.controller, len(self.taken)
         rate = self._rate
-        plain = controller.target.time(1, self.length)
+        plain = controller.time(1, self.length)
         back = partial(controller.way_back, length=self.length, num_pending=self.num_pending)
         base = self._verify_time(count + 1) + (back(self.expected, 1 - self.survival) if count else 0.0)
         # The worst case is that every drafted token is refused: one token for all that time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from localspec.decoding.company import Company
 from localspec.decoding.stats import Step
 
 MODEL, NGRAM, PREDICTION, FORCED = "model", "ngram", "prediction", "forced"
@@ -70,6 +71,9 @@ class Controller(Protocol):
     def width(self, width: int, limit: int, length: int) -> int:
         """The width, from `width` to `limit`, to which a pass is best padded."""
 
+    def meet(self, company: Company) -> None:
+        """Told before each round who else takes part in its passes."""
+
     def observe(self, step: Step) -> None:
         """Told of every round after it was committed."""
 
@@ -94,6 +98,9 @@ class FixedLength:
     def width(self, width: int, limit: int, length: int) -> int:
         """Never padded."""
         return width
+
+    def meet(self, company: Company) -> None:
+        """Nothing depends on it."""
 
     def observe(self, step: Step) -> None:
         """Nothing to learn."""

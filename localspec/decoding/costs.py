@@ -87,12 +87,14 @@ class CostTable:
         """Expected seconds of a pass of exactly this width."""
         return self.scale * self._calm(width, length, self._now)
 
-    def plain_part(self, width: int, length: int) -> float:
+    def plain_part(self, width: int, length: int, plain_width: int = 1) -> float:
         """Seconds of a pass over one token / those of a pass of this width, whatever else the machine does meanwhile:
         as measured calmly, or, where that was never done, as they are known now.
+
+        plain_width: tokens of the first, one for each answer that shares it.
         """
         known = self.seconds if self.certain else self._now
-        return self._calm(1, length, known) / self._calm(width, length, known)
+        return self._calm(plain_width, length, known) / self._calm(width, length, known)
 
     def _calm(self, width: int, length: int, known: Mapping[int, float]) -> float:
         return self._base(width, known) + length * (self.slope + (width - 1) * self.row_slope)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from localspec.decoding.company import batch_of, company_of, waited
 from localspec.decoding.control import Controller
 from localspec.decoding.drafting import Drafter
 from localspec.decoding.logprobs import TokenLogprob, token_logprob
@@ -81,7 +82,8 @@ class Generation:
     def propose(self) -> Span:
         """First half: the span of this round, a piece of the prompt or the last id and a draft."""
         self._reading_seconds = self._read_prompt()
-        self._started = self._clock()
+        self._started, self._waited = self._clock(), waited(self.session.context)
+        self._controller.meet(company_of(self.session.context))
         self._round = self._rule.round(len(self.sequence))
         pending = self.sequence[len(self.session.tokens) :]
         size = self.session.context.n_batch
@@ -95,6 +97,7 @@ class Generation:
             width = self._padded_width(len(pending) + len(self._draft.tokens))
         self._saving = rollback_seconds(self.session.context)
         self._proposed = self._clock()
+        self._waited = waited(self.session.context) - self._waited
         if len(pending) > size:
             return self.session.span(pending[:size], num_logits=0)
         tokens = [*pending, *self._draft.tokens]
@@ -169,7 +172,7 @@ class Generation:
             num_accepted=num_accepted,
             bonus=bool(self._draft.tokens) and len(tokens) == len(self._draft.tokens) + 1,
             finish_reason=self.finish_reason,
-            draft_seconds=self._proposed - self._started,
+            draft_seconds=self._proposed - self._started - self._waited,
             target_seconds=target_seconds,
             seconds=self._clock() - self._started,
             reading_seconds=self._reading_seconds,
@@ -214,4 +217,5 @@ def run(generation: Generation) -> Iterator[Step]:
     """Run one generation to its end, one Step a round."""
     while generation.finish_reason is None:
         span = generation.propose()
-        yield generation.commit(span, generation.session.decode(span))
+        rows = generation.session.decode(span)
+        yield generation.commit(span, rows, batch_of(generation.session.context))

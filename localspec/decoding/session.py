@@ -78,6 +78,14 @@ class Saving(Protocol):
         """Put saved cells in the place of the sequence's own; returns how many tokens they are."""
 
 
+@runtime_checkable
+class Sharing(Protocol):
+    """A context in which a sequence can hold the cells of another one."""
+
+    def copy_cells(self, source: int, destination: int, count: int) -> int:
+        """Let an empty sequence hold the first `count` cells of another; returns how many it then holds."""
+
+
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     """Length of the longest common prefix."""
     return sum(1 for _ in takewhile(bool, map(eq, left, right)))
@@ -125,6 +133,17 @@ class Session:
         if length < len(self.tokens):
             kept = self.context.truncate(self.sequence_id, length)
             del self.tokens[kept:]
+
+    def borrow(self, other: Session, count: int) -> None:
+        """Hold the first `count` tokens of another sequence of the same context, without reading them.
+
+        Nothing where the context cannot share cells.
+        """
+        if not isinstance(self.context, Sharing):
+            return
+        self.context.truncate(self.sequence_id, 0)
+        held = self.context.copy_cells(other.sequence_id, self.sequence_id, count)
+        self.tokens = other.tokens[:held]
 
     def save(self) -> tuple[tuple[int, ...], bytes]:
         """The tokens and their cells, for `restore`. Raises `StateError` where the context cannot."""

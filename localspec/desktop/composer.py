@@ -47,6 +47,7 @@ class Composer(QWidget):
         self.input.entered.connect(self.asked)
         self.about = QLabel()
         self.about.setWordWrap(True)
+        self.about.setTextFormat(Qt.TextFormat.PlainText)  # of names of files
         self.drop = QPushButton("Remove")
         self.drop.clicked.connect(self.clear_extras)
         self.attach = QPushButton("Attach…")
@@ -96,6 +97,9 @@ class Composer(QWidget):
     def attach_file(self, path: Path) -> None:
         """Attach a text file, or say why not."""
         try:
+            if path.exists() and not path.is_file():  # a pipe would hold up the window
+                self.refused.emit(f"{path.name} is no file.")
+                return
             if path.stat().st_size > LARGEST_FILE:
                 self.refused.emit(f"{path.name} is larger than {LARGEST_FILE:,} bytes. Attach a part of it.")
                 return

@@ -50,6 +50,7 @@ class Layout:
         self.notice.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.meter = QLabel()
         self.meter.setWordWrap(True)
+        self.meter.setTextFormat(Qt.TextFormat.PlainText)
         self.sidebar, self.transcript, self.composer = Sidebar(), Transcript(), Composer()
         window.setCentralWidget(self._arranged())
         self.notice.hide()

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from localspec.desktop.settings import Settings
+from localspec.desktop.settings import RANGES, Settings
 
 
 class Preferences(QDialog):
@@ -26,10 +26,10 @@ class Preferences(QDialog):
             QSpinBox(),
             QPlainTextEdit(settings.system),
         )
-        self.temperature.setRange(0.0, 2.0)
+        self.temperature.setRange(*RANGES["temperature"])
         self.temperature.setSingleStep(0.1)
         self.temperature.setValue(settings.temperature)
-        self.n_ctx.setRange(256, 1 << 20)
+        self.n_ctx.setRange(*map(int, RANGES["n_ctx"]))
         self.n_ctx.setSingleStep(1024)
         self.n_ctx.setValue(settings.n_ctx)
         self.system.setPlaceholderText("What the model is told before every conversation")

@@ -73,8 +73,11 @@ class Session:
         messages = None
         if len(conversation.turns) > len(earlier) // 2:  # else it was cancelled before it said anything
             messages = _without_system(conversation)
-            self._shelf.save(key, messages)
-        self._tell(Answered(chunk.completion, messages))
+        try:
+            if messages is not None:
+                self._shelf.save(key, messages)
+        finally:  # a disk that is full takes no answer away that was given
+            self._tell(Answered(chunk.completion, messages))
 
     def forget(self, key: str) -> None:
         """Remove a conversation."""

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from localspec.system.disk import disk_errors, write_durably
 
+RANGES: dict[str, tuple[float, float]] = {
+    "n_ctx": (256, 1 << 20),
+    "temperature": (0.0, 2.0),
+    "width": (360, 1 << 14),
+    "height": (300, 1 << 14),
+}
+"""What numbers may be."""
+
 
 @dataclass
 class Settings:
@@ -33,10 +41,16 @@ class Settings:
 def read_settings(path: Path) -> Settings:
     """What was remembered; the usual ones for what is missing or of another kind."""
     settings = Settings()
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError, AttributeError, RecursionError):
         for name, value in json.loads(path.read_text(encoding="utf-8")).items():
-            if name in {each.name for each in fields(Settings)}:
-                usual = getattr(settings, name)
-                if type(value) is type(usual) and (not isinstance(value, int) or value >= 0):
-                    setattr(settings, name, value)
+            known = name in {each.name for each in fields(Settings)}
+            if known and type(value) is type(getattr(settings, name)) and _is_usable(name, value):
+                setattr(settings, name, value)
     return settings
+
+
+def _is_usable(name: str, value: object) -> bool:
+    if isinstance(value, str):
+        return value == value.encode("utf-8", "ignore").decode()
+    least, most = RANGES.get(name, (0, 1))
+    return isinstance(value, int | float) and least <= value <= most

@@ -37,14 +37,17 @@ class Talk:
 
 
 class Shelf:
-    """The conversations in the folder `conversations` of localspec's folder, readable by their owner alone."""
+    """The conversations of the window, in a folder of its own in localspec's folder, readable by their owner alone.
+
+    Not in `conversations`: that is the terminal's, and holds states that its user saved by name.
+    """
 
     def __init__(self, home: Path) -> None:
-        self.folder = home / "conversations"
+        self.folder = home / "desktop-conversations"
 
     def all(self) -> list[Talk]:
         """Newest first; a file that is none is passed over."""
-        files = sorted(self.folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        files = sorted(self._found("*.json"), key=_written, reverse=True)
         return [talk for file in files if (talk := _read(file)) is not None]
 
     def save(self, key: str, messages: list[Message]) -> None:
@@ -59,7 +62,7 @@ class Shelf:
 
     def keep_state_of(self, key: str) -> None:
         """Removes the states of all others: one can take hundreds of megabytes."""
-        for file in self.folder.glob("*.localspec"):
+        for file in self._found("*.localspec"):
             if file != self.state_of(key):
                 with suppress(OSError):
                     file.unlink()
@@ -70,13 +73,30 @@ class Shelf:
             (self.folder / f"{key}.json").unlink(missing_ok=True)
             self.state_of(key).unlink(missing_ok=True)
 
+    def _found(self, pattern: str) -> list[Path]:
+        with suppress(OSError):  # nobody may look
+            return list(self.folder.glob(pattern))
+        return []
+
+
+def _written(file: Path) -> int:
+    """When; 0 where it is gone meanwhile, as another window may have removed it."""
+    with suppress(OSError):
+        return file.stat().st_mtime_ns
+    return 0
+
 
 def _read(file: Path) -> Talk | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    if not file.is_file():  # a pipe would never end
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         messages = json.loads(file.read_text(encoding="utf-8"))["messages"]
         roles = [message["role"] for message in messages]
         texts = [message["content"] for message in messages]
+        "".join(texts).encode()  # half characters could be neither shown nor read
         in_turn = roles == ["user", "assistant"] * (len(roles) // 2)
-        if texts and in_turn and all(isinstance(text, str) for text in texts):
-            return Talk(file.stem, messages)
+        if texts and in_turn:
+            return Talk(
+                file.stem, [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+            )
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QPushButton, QVBoxLayout, QWidget
@@ -42,7 +44,7 @@ class Sidebar(QWidget):
         self.list.clear()
         for talk in talks:
             item = QListWidgetItem(talk.title)
-            item.setToolTip(talk.title)
+            item.setToolTip(f"<p>{escape(talk.title)}</p>")
             item.setData(_TALK, talk)
             self.list.addItem(item)
 

@@ -56,11 +56,11 @@ class Window(QMainWindow):
         self._worker, self._lister = Worker(self._failed), Worker(self._failed)
         self.picker = Picker(self)
         self._loading: Job | None = None
-        self._is_closing = False
+        self._is_closing = self._is_narrow = False
         self.ui = Layout(self)
         self.chat = Chat(self.ui, self._session, self._worker, self.settings, Shelf(home).all())
         self._connect()
-        self.resize(max(self.settings.width, 360), max(self.settings.height, 300))
+        self.resize(self.settings.width, self.settings.height)
         self._timer = QTimer(self)
         self._timer.timeout.connect(self._tick)
         self._timer.start(TICK_MS)
@@ -103,7 +103,7 @@ class Window(QMainWindow):
         self._loading = self._worker.submit(lambda job: session.load(job, model, n_ctx, download=download))
         self._remember()
         self.ui.say("")
-        self.ui.model.setText(Path(model).name)
+        self.ui.model.setText(Path(model).name.replace("&", "&&"))  # one alone would mark a key
         self._show_progress(Progressed("loading", 0.0))
         self.chat.show_state()
 
@@ -214,8 +214,9 @@ class Window(QMainWindow):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """A narrow window has no room for the conversations."""
         super().resizeEvent(event)
-        if (event.oldSize().width() < NARROW) != (event.size().width() < NARROW):
-            self.ui.sidebar.setVisible(event.size().width() >= NARROW)
+        if self._is_narrow != (event.size().width() < NARROW):
+            self._is_narrow = not self._is_narrow
+            self.ui.sidebar.setVisible(not self._is_narrow)
 
     def changeEvent(self, event: QEvent) -> None:
         """Light or dark: code has other colours."""

@@ -206,4 +206,9 @@ def _asked_for(library: Library, contest: Contest) -> Choice:
     found = contest.known if installed(contest.other) and not contest.hopeless else None
     controllers = contest.controllers(found) if found is not None and found.trusted else None
     share = 1.0 if controllers is None else contest.plain_share(controllers, library)
-    return Choice(library, "asked for", plain_share=share)
+    warnings: tuple[str, ...] = ()
+    if library is contest.other and found is not None and not found.trusted:
+        warnings = (
+            f"{library.name} was asked for, and is not trusted with {contest.target.path.name}: {found.figures}.",
+        )
+    return Choice(library, "asked for", warnings, plain_share=share)

@@ -27,8 +27,10 @@ from localspec.errors import LocalspecError, MemoryShort
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.text.prompt import text_prompt
 
-CELLS = 24
-"""Tokens before the rows that are compared; they are read in one wide pass."""
+CELLS = 72
+"""Tokens before the rows that are compared, read in one pass as prompts are, for wide passes have kernels of their own:
+those of ik_llama.cpp from 33 tokens on are wrong for Q4_1 on a Zen 5 with AVX-512, and right below that width.
+More than 64, for a kernel that begins there. Of a mixture of experts each expert gets but a few of them."""
 WIDTHS = {4: 3, 2: 3, 1: 6}
 """Passes behind them by width, 24 rows in all: their kernels differ, and their times say what drafting costs."""
 SIZE = CELLS + sum(width * count for width, count in WIDTHS.items())

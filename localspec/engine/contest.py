@@ -14,7 +14,7 @@ from localspec.engine.draft_copy import chosen_copy
 from localspec.engine.libraries import refusals_of
 from localspec.engine.measured_costs import Costs, kept_costs
 from localspec.engine.options import TARGET_ROWS, EngineOptions
-from localspec.engine.trust import Comparison, known_comparison
+from localspec.engine.trust import Comparison, known_comparison, known_verdict
 from localspec.errors import BackendError, ModelFileError
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.store.measurements import Facts, Measurements, this_machine
@@ -44,7 +44,7 @@ class Contest:
     @property
     def known(self) -> Comparison | None:
         """What an earlier comparison found."""
-        return known_comparison(self.target, self.options, self.other, self.home)
+        return known_verdict(self.target, self.options, self.other, self.home)
 
     @property
     def known_of_draft(self) -> Comparison | None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from localspec.checks import StrPath
 from localspec.compute.library import CancelFlag, Context, HeadContext, Library
@@ -41,6 +42,9 @@ from localspec.system.neighbours import Glance, Neighbours
 from localspec.system.progress import Stage
 from localspec.text.template import ChatTemplate
 
+if TYPE_CHECKING:
+    from localspec.engine.seats import Seats
+
 READ, LOADED = 0.02, 0.8
 """Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
 
@@ -56,7 +60,10 @@ class Engine:
     library: what computes; by default that of the options, for "auto" the first that can compute the files.
     vocab: the target's vocabulary, whose ids everything here speaks.
     threads: decides how many threads passes have; None where that was asked for, or a GPU computes the target.
+    seats: several answers at a time, where they were opened.
     """
+
+    seats: Seats | None = None
 
     def __init__(
         self,
@@ -115,6 +122,9 @@ class Engine:
             if self.draft and not self.no_draft_reason
             else None
         )
+        self._keep_cells()
+
+    def _keep_cells(self) -> None:
         for (name, session), context in zip(self.sessions.items(), (self.target, self.draft), strict=False):
             assert context is not None, "a session has a context"
             self.prefixes.keep_cells_of(
@@ -295,6 +305,8 @@ class Engine:
     def forget(self) -> None:
         """Empty both models' cells and what is kept of them: the next prompt is read from its first token."""
         self.prefixes.clear()
+        if self.seats is not None:
+            self.seats.forget()
         for session in self.sessions.values():
             session.rollback(0)
 
@@ -304,7 +316,7 @@ class Engine:
         Raises `MemoryShort` or `ModelLoadError`.
         """
         other = copy.copy(self)
-        other.prefixes = KeptPrefixes(0, 0)
+        other.prefixes, other.seats = KeptPrefixes(0, 0), None
         if not with_draft:
             other.no_draft_reason = self.no_draft_reason or "asked for"
         draft = self.draft if with_draft else None
@@ -325,6 +337,18 @@ class Engine:
             other._free.atexit = False
         return other
 
+    def seated(self, session: Session, draft: Session | None) -> Engine:
+        """The same models as one seat has them, by its sessions. It owns nothing: whoever made its contexts does."""
+        other = copy.copy(self)
+        other.target, other.session = cast(Context, session.context), session
+        other.draft = None if draft is None else cast(Context, draft.context)
+        other._model_drafter = None if draft is None else self.model_drafter(draft)
+        other.prefixes, other.seats = self.prefixes.beside(), None
+        other._keep_cells()
+        other._free = weakref.finalize(other, _nothing)
+        other._free.atexit = False
+        return other
+
     def describe(self) -> dict[str, object]:
         """Settings in effect for both models, ready for JSON."""
         return {
@@ -338,6 +362,10 @@ class Engine:
             },
         }
 
+    def holding(self, tokens: Sequence[int]) -> Engine:
+        """This engine, or that of the seat whose cells hold most of these tokens."""
+        return self if self.seats is None else self.seats.holding(tokens)
+
     @property
     def _rpc_of_draft(self) -> Sequence[str]:
         """Servers with the draft's layers: the target's where it drafts itself with layers of its own file."""
@@ -345,8 +373,15 @@ class Engine:
 
     def close(self) -> None:
         """Free contexts, then models. Idempotent."""
+        seats, self.seats = self.seats, None
+        if seats is not None:
+            seats.close()
         self.prefixes.clear()
         self._free()
+
+
+def _nothing() -> None:
+    pass
 
 
 def facts_of(model: StrPath | Metadata) -> Metadata:
@@ -359,7 +394,7 @@ def _describe(context: Context, options: EngineOptions, rpc: Sequence[str]) -> d
         "file": str(context.weights.path),
         "architecture": context.weights.metadata.architecture,
         "n_ctx": context.n_ctx,
-        "n_batch": context.n_batch,
+        "n_batch": min(context.options.n_batch, context.n_ctx),
         "threads": context.threads,
         "gpu_layers": context.weights.gpu_layers,
         "cache_type_k": options.cache_type_k,

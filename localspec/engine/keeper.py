@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
+from localspec.decoding.company import ALONE
 from localspec.decoding.control import Controller, FixedLength
+from localspec.decoding.estimates import Ledger
 from localspec.decoding.rollback import CUT, WayBack
 from localspec.engine.choice import Choice, choose, loaded_by_choice, look_again
 from localspec.engine.costs_in_use import CostsInUse
@@ -20,6 +22,7 @@ from localspec.engine.engine import Engine, facts_of
 from localspec.engine.kept import Order
 from localspec.engine.measured_costs import Costs, strict_sentence
 from localspec.engine.options import Notify
+from localspec.engine.seats import Seats, open_seats
 from localspec.engine.trial import try_load
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
 from localspec.gguf.metadata import Metadata
@@ -55,10 +58,16 @@ class EngineKeeper:
         self.cancel = self._engine.cancel
         try:
             self._settle(notify)
+            self.num_seats, about_seats = self._open_seats(order.options.parallel)
         except BaseException:
             self.close()
             raise
-        self.warnings = [*self.choice.warnings, *self.engine.warnings, *self._about_draft_tokens()]
+        self.warnings = [
+            *self.choice.warnings,
+            *self.engine.warnings,
+            *self._about_draft_tokens(),
+            *about_seats,
+        ]
         self._described = (self.engine.describe(), self.drafting)
         self._identity = identity(self.engine.target.weights.metadata)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
@@ -75,6 +84,18 @@ class EngineKeeper:
             return load_engine(target, draft, options, order.home, notify, library=library)
 
         return loaded_by_choice(choose(target, draft, options, order.home, notify), load)
+
+    def _open_seats(self, wanted: int | str) -> tuple[int, list[str]]:
+        """How many answers may run at a time, and a sentence where they are fewer than wanted."""
+        self.engine.seats, sentence = open_seats(self.engine, wanted)
+        return (1 if self.engine.seats is None else len(self.engine.seats)), [sentence] if sentence else []
+
+    @property
+    def seats(self) -> Seats | None:
+        """Those of the engine that is loaded now; None where one answer runs at a time. Raises what a load raises."""
+        if self.num_seats > 1 and self.engine.seats is None:
+            self._open_seats(self.num_seats)
+        return self.engine.seats
 
     def _about_draft_tokens(self) -> list[str]:
         asked, most = self.order.draft_tokens, self.engine.most_draft_tokens
@@ -222,6 +243,13 @@ class EngineKeeper:
         if isinstance(draft_tokens, int):
             return FixedLength(draft_tokens)
         return self.adaptive or self._steer(_ignore)
+
+    def seat_controller(self, draft_tokens: int | str, max_width: int) -> Controller:
+        """The same for one answer among others: what passes cost is known to all of them, the rest is its own."""
+        controller = self.controller(draft_tokens)
+        if not isinstance(controller, AdaptiveController):
+            return controller
+        return replace(controller, max_width=max_width, ledger=Ledger(), company=ALONE)
 
     def _steer(self, notify: Notify, *, improve: bool = False, asked_for: bool = False) -> Controller:
         """Go by what is known of costs: kept, measured or assumed.

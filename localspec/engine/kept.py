@@ -11,6 +11,7 @@ from localspec.decoding.control import Controller
 from localspec.engine.engine import Engine
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import EngineOptions, Notify
+from localspec.engine.seats import Seats
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Keeper(Protocol):
 
     order: Order
     warnings: list[str]
+    num_seats: int
+
+    @property
+    def seats(self) -> Seats | None: ...
 
     @property
     def cancel(self) -> Flag: ...
@@ -75,6 +80,8 @@ class Keeper(Protocol):
     def close(self) -> None: ...
 
     def controller(self, draft_tokens: int | str) -> Controller: ...
+
+    def seat_controller(self, draft_tokens: int | str, max_width: int) -> Controller: ...
 
     def calibrate(
         self, *, redo: bool = False, notify: Notify = ..., skip: Callable[[], bool] = ...

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from localspec.checks import check_head, check_library, check_names, checked_switch
+from localspec.checks import check_head, check_library, check_names, check_parallel, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
 from localspec.errors import InvalidRequest
@@ -45,8 +45,9 @@ class EngineOptions:
     draft: "auto", where it has some and no draft is given; "on", in the place of the pair's draft too, and it is an
     error where they cannot; "off". rpc, draft_rpc: servers of llama.cpp's RPC backend, HOST:PORT, in one text with
     commas or in several, that have the layers of the target and those of the draft (as many as `gpu_layers` and
-    `draft_gpu_layers` say, by default all); a process of its own computes then. Raises `InvalidRequest`, for
-    `keep_prefixes` and the layers when they are used.
+    `draft_gpu_layers` say, by default all); a process of its own computes then. parallel: answers that run at a time,
+    each with `n_ctx` cells of its own; "auto": as many as memory has room for, up to 4 (`seats.py`); with servers one.
+    Raises `InvalidRequest`, for `keep_prefixes` and the layers when they are used.
     """
 
     n_ctx: int = 4096
@@ -67,6 +68,7 @@ class EngineOptions:
     try_first: bool = False
     library: str = "auto"
     head: str = "auto"
+    parallel: int | str = 1
     rpc: Sequence[str] | str = ()
     draft_rpc: Sequence[str] | str = ()
 
@@ -76,6 +78,7 @@ class EngineOptions:
             checked_switch(name, getattr(self, name))
         check_library(self.library)
         check_head(self.head)
+        check_parallel(self.parallel)
         for name in ("rpc", "draft_rpc"):
             addresses = checked_addresses(name, getattr(self, name))
             object.__setattr__(self, name, addresses)
@@ -140,6 +143,7 @@ class LoadOptions(TypedDict, total=False):
     try_first: bool
     library: str
     head: str
+    parallel: int | str
     rpc: Sequence[str] | str
     draft_rpc: Sequence[str] | str
 

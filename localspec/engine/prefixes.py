@@ -74,6 +74,12 @@ class KeptPrefixes:
         """
         self._owners.append(_Owner(session, whole, whole or whole_copies, read_by))
 
+    def beside(self) -> KeptPrefixes:
+        """For other sessions of the same models: what is kept is kept for all of them."""
+        other = KeptPrefixes(self.count, self.max_bytes)
+        other._kept = self._kept
+        return other
+
     @property
     def num_bytes(self) -> int:
         """Bytes held now."""
@@ -130,7 +136,7 @@ class KeptPrefixes:
         if len(tokens) < MIN_TOKENS:  # a failed pass took the cells with it
             return
         if not owned.whole_copies:
-            self._kept = [kept for kept in self._kept if kept.owner != owner or not _covers(tokens, kept)]
+            self._kept[:] = [one for one in self._kept if one.owner != owner or not _covers(tokens, one)]
         self._kept.append(Kept(owner, tokens, data))
         while sum(kept.owner == owner for kept in self._kept) > self.count:
             self._kept.remove(next(kept for kept in self._kept if kept.owner == owner))

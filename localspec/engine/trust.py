@@ -28,7 +28,7 @@ from localspec.system.home import default_home
 from localspec.system.load_watch import check_cancelled, stage
 from localspec.system.progress import Stage
 
-FORMAT = 1
+FORMAT = 2
 SECONDS = 600.0
 """How long a comparison may take: both libraries read the file's weights."""
 MOST_DIVERGENCE = 0.02
@@ -64,6 +64,11 @@ class Comparison:
         """Whether they agree."""
         alike = self.divergence <= MOST_DIVERGENCE and self.differing <= MOST_DIFFERING * self.rows
         return not self.fault and self.rows > 0 and alike
+
+    @property
+    def alone(self) -> bool:
+        """Whether the library read the file by itself, as it reads a draft: that says nothing of what it computes."""
+        return not self.rows and not self.fault
 
     @property
     def settled(self) -> bool:
@@ -114,6 +119,14 @@ def known_comparison(
     return None
 
 
+def known_verdict(
+    target: Metadata, options: EngineOptions, library: Library, home: Path | None
+) -> Comparison | None:
+    """The same, if it compared rows with the reference's; not where the file was only read as a draft."""
+    found = known_comparison(target, options, library, home)
+    return None if found is None or found.alone else found
+
+
 @dataclass(frozen=True)
 class Subject:
     """A file that is read in the child. alone: by the library only, as a draft is: the target checks what it says."""
@@ -156,6 +169,9 @@ def compare(subjects: Sequence[Subject], library: Library, home: Path | None, no
 
 
 def _keep(subject: Subject, found: Comparison, library: Library, home: Path | None) -> None:
+    """What was compared as a target stays known where the file then drafts for another one."""
+    if found.alone and known_verdict(subject.model, subject.options, library, home):
+        return
     _kept(home).keep(_facts(subject.model, subject.options, library), asdict(found))
 
 

@@ -26,6 +26,7 @@ from localspec.errors import (
 from localspec.ggml.callbacks import CancelFlag, LoadingGate, NativeLog
 from localspec.ggml.cells import copied_cells, put_cells
 from localspec.ggml.native_batch import NativeBatch
+from localspec.ggml.pass_thread import made_there
 from localspec.ggml.running_state import RunningStates
 from localspec.system.cores import physical_cores
 from localspec.system.forks import check_process, claim_process, is_forked
@@ -126,6 +127,10 @@ class NativeContext(ABC):
         """Remove the cells from `start` on; whether the library did. start: -1 for all."""
 
     @abstractmethod
+    def _copy(self, source: int, destination: int, count: int) -> None:
+        """Let the second sequence hold the first `count` cells of the first one too."""
+
+    @abstractmethod
     def _held(self, sequence_id: int) -> int:
         """Cells that the sequence holds."""
 
@@ -176,11 +181,16 @@ class NativeContext(ABC):
 
     def _timed_pass(self, wait: bool) -> int:
         """The library's return code; with `wait` a GPU is done when it comes back, as reading a row demands."""
-        started = time.perf_counter()
-        with signals_noted():
+
+        def decoded() -> int:
             code = int(self._lib.llama_decode(self._handle, self.batch.native))
             if wait:
                 self._lib.llama_synchronize(self._handle)
+            return code
+
+        started = time.perf_counter()
+        with signals_noted():
+            code = made_there(decoded)
         self.decode_seconds += time.perf_counter() - started
         return code
 
@@ -256,6 +266,17 @@ class NativeContext(ABC):
         if self._running:
             return self._running.forget(sequence_id)
         self._remove(sequence_id, -1)
+        return 0
+
+    def copy_cells(self, source: int, destination: int, count: int) -> int:
+        """Let an empty sequence hold the first `count` cells of another; returns how many it then holds: 0 where
+        there is a running state, which has no beginning.
+        """
+        for sequence_id in (source, destination):
+            self._check_sequence(sequence_id)
+        if self._running is None and 0 < count <= self.length(source):
+            self._copy(source, destination, count)
+            return self.truncate(destination, count)
         return 0
 
     def copy_running(self, sequence_id: int) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from localspec.compute import library
 from localspec.compute.context_options import ContextOptions
 from localspec.decoding.rollback import CUT, Rollback
+from localspec.decoding.sampling import Logits
+from localspec.decoding.session import Span
 from localspec.errors import ModelLoadError
 from localspec.ggml.context import NativeContext
 from localspec.ik import binding, files
@@ -25,6 +27,7 @@ class Context(NativeContext):
 
     name = "ik_llama.cpp"
     cut_short_is_0 = True
+    _holes = False
 
     def __init__(
         self, weights: Weights, options: ContextOptions, cancel: library.CancelFlag | None = None
@@ -59,6 +62,8 @@ class Context(NativeContext):
         params.n_ctx = options.n_ctx + options.spare
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_seq_max = options.n_sequences
+        # Its fused attention ends the process where a whole block of cells is other sequences'.
+        params.flash_attn = params.flash_attn and options.n_sequences == 1
         params.n_threads = params.n_threads_batch = self.threads
         params.type_k = binding.CACHE_TYPES[options.cache_type_k]
         params.type_v = binding.CACHE_TYPES[options.cache_type_v]
@@ -66,8 +71,35 @@ class Context(NativeContext):
         params.abort_callback_data = self.cancel.data
         return self._lib.llama_init_from_model(self._model.handle, params)
 
+    def decode(self, spans: Sequence[Span]) -> list[list[Logits]]:
+        """One forward pass over all spans; for each its `num_logits` rows of shape (V,), float32, copied."""
+        self._close_holes()
+        return super().decode(spans)
+
+    def load_state(self, data: bytes, sequence_id: int = 0) -> int:
+        """Put saved cells in the place of what the sequence holds; returns how many tokens they are."""
+        self._forget(sequence_id)
+        self._close_holes()  # they need a place of their own, in one piece
+        return super().load_state(data, sequence_id)
+
+    def _close_holes(self) -> None:
+        """Move the last cells to where cells of other sequences were removed.
+
+        It looks at every 256th or 32nd cell alone for the last one in use, and does not see what lies beyond where such
+        a cell is free: the pass would leave that out. One sequence has no holes.
+        """
+        if self._holes:
+            for _ in range(2):  # one call moves a limited number of pieces
+                self._lib.llama_kv_cache_defrag(self._handle)
+                self._lib.llama_kv_cache_update(self._handle)
+            self._holes = False
+
     def _remove(self, sequence_id: int, start: int) -> bool:
+        self._holes = self.options.n_sequences > 1
         return bool(self._lib.llama_kv_cache_seq_rm(self._handle, sequence_id, start, -1))
+
+    def _copy(self, source: int, destination: int, count: int) -> None:
+        self._lib.llama_kv_cache_seq_cp(self._handle, source, destination, 0, count)
 
     def _held(self, sequence_id: int) -> int:
         # The largest position of an empty sequence is said to be 0, and its least -1.

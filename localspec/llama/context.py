@@ -132,6 +132,9 @@ class Context(NativeContext):
     def _remove(self, sequence_id: int, start: int) -> bool:
         return bool(self._lib.llama_memory_seq_rm(self._memory, sequence_id, start, -1))
 
+    def _copy(self, source: int, destination: int, count: int) -> None:
+        self._lib.llama_memory_seq_cp(self._memory, source, destination, 0, count)
+
     def _held(self, sequence_id: int) -> int:
         return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence_id)) + 1
 

@@ -17,7 +17,7 @@ from localspec.decoding.params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.libraries import installed, libraries, reference
 from localspec.engine.together import why_not_together
-from localspec.engine.trust import known_comparison
+from localspec.engine.trust import known_verdict
 from localspec.errors import DecodeCancelled, LocalspecError
 from localspec.gguf.metadata import Metadata
 from localspec.measure.interval import Segment
@@ -149,5 +149,5 @@ def _distrust(target: Metadata, engine: Engine, library: Library, home: Path | N
     """Why it shall not compute this file, or ""."""
     if reason := why_not_together(library, home):
         return reason.rstrip(".")
-    found = known_comparison(target, engine.asked, library, home)
+    found = known_verdict(target, engine.asked, library, home)
     return "" if found is None or found.trusted else found.figures

@@ -55,7 +55,12 @@ class RemoteEngine:
         self.no_draft_reason = facts.no_draft_reason
         self.draft = facts.has_draft
         self.sessions: dict[str, Session] = {}
+        self.seats = None
         self.forget = forget
+
+    def holding(self, tokens: Sequence[int]) -> RemoteEngine:
+        """This one."""
+        return self
 
     def read_by(self, name: str, ids: Sequence[int]) -> Sequence[int]:
         """What the model "target" reads for the target's `ids`."""

@@ -58,10 +58,10 @@ class RemoteKeeper:
 
     def __init__(self, order: Order, notify: Notify) -> None:
         claim_process()  # the threads that hear the child are not in one that is forked from this
-        options = replace(order.options, try_first=False)  # the child is one already
+        options = replace(order.options, try_first=False, parallel=1)  # it is tried in a child as it is
         self.order = replace(order, options=options)
         self.cancel = _Flag()
-        self.may_measure = False
+        self.may_measure, self.num_seats = False, 1
         self._loading = threading.Lock()
         self._freeing = threading.RLock()
         self._watch: LoadWatch | None = None
@@ -71,15 +71,19 @@ class RemoteKeeper:
         self._engine: RemoteEngine | None = None
         started = time.monotonic()
         self._facts = self._load(notify)
-        self.warnings = [*self._facts.warnings, *self._about_servers()]
+        self.warnings = [*self._facts.warnings, *self._about_servers(order.options.parallel)]
         self._identity = identity(metadata_of(self.order.target))
         log.info("loaded %s in %.1f s, in process %s", self, time.monotonic() - started, self.pid)
 
-    def _about_servers(self) -> list[str]:
-        given = self.order.options.draft_rpc
-        if not given or self._facts.has_draft:
-            return []
-        return [f"draft_rpc is {', '.join(given)}, and no draft model is loaded: nothing is put there."]
+    def _about_servers(self, parallel: int | str) -> list[str]:
+        sentences, given = [], self.order.options.draft_rpc
+        if given and not self._facts.has_draft:
+            sentences += [
+                f"draft_rpc is {', '.join(given)}, and no draft model is loaded: nothing is put there."
+            ]
+        if parallel not in ("auto", 1):
+            sentences += [f"parallel is {parallel}, and with RPC servers one answer runs at a time."]
+        return sentences
 
     def __str__(self) -> str:
         return str(self.order)
@@ -247,6 +251,14 @@ class RemoteKeeper:
     def _refuse_closed(self) -> None:
         if self._closed and self._asking is None:
             raise closed()
+
+    @property
+    def seats(self) -> None:
+        """None: one answer runs at a time."""
+
+    def seat_controller(self, draft_tokens: int | str, max_width: int) -> Controller:
+        """Raises `RpcError`: there are no seats."""
+        refuse("seat_controller")
 
     def controller(self, draft_tokens: int | str) -> Controller:
         """Raises `RpcError`: draft lengths are decided by the child."""

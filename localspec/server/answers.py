@@ -65,7 +65,7 @@ async def respond(
     stream, handed_over = wants_stream(body), False
     bounded = BoundedJob(service, request.receive)
     try:
-        answer_format = await bounded.start(prepare)
+        answer_format = await bounded.start(prepare, body.priority or 0)
         if not stream:
             chunks = await _collect(service, bounded)
             # The log-probabilities of a long answer take longer to write than /health may wait.

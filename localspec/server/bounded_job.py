@@ -28,11 +28,11 @@ class BoundedJob(AsyncIterator[Event]):
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def start(self, prepare: Callable[[LLM], F]) -> F:
+    async def start(self, prepare: Callable[[LLM], F], priority: int = 0) -> F:
         """Prepare and queue; returns what `prepare` made. Raises what `Service.submit` raises."""
         loop, timeout = asyncio.get_running_loop(), self._service.settings.timeout
         began = loop.time()
-        answer_format, job = await self._service.submit(prepare)
+        answer_format, job = await self._service.submit(prepare, priority)
         self._job = job
         self._watcher = asyncio.create_task(self._watch(job))
         if timeout is not None:

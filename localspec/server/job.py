@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
@@ -13,21 +14,30 @@ from localspec.server.faults import ApiError
 
 
 class Job(AsyncIterator[Event]):
-    """Chunks of one or several answers, one answer after the other, each with the number of its answer.
+    """Chunks of one or several answers, each with the number of its answer.
 
     Made and read on the event loop. Raises what the decoding raised, or what `end` was given.
+    together: several answers are computed side by side. when_over: called once, on the loop, when the engine is free of
+    this job, or will never see it.
     """
 
-    def __init__(self, starts: Sequence[Start]) -> None:
+    def __init__(self, starts: Sequence[Start], when_over: Callable[[Job], None], *, together: bool) -> None:
         self._items: asyncio.Queue[Item] = asyncio.Queue()
-        self._pump = Pump(starts, partial(put_in_loop, asyncio.get_running_loop(), self._items))
+        self._loop = asyncio.get_running_loop()
+        deliver = partial(put_in_loop, self._loop, self._items)
+        self._pump = Pump(starts, deliver, together=together)
+        self._when_over = when_over
         self._ended: ApiError | None = None
-        self._future: Future[None] | None = None
+        self.begun = False
 
-    def submit(self, worker: Executor) -> Future[None]:
-        """Queue for the worker; the future is done when the engine is free of this job."""
-        self._future = worker.submit(self._pump.run)
-        return self._future
+    def submit(self, worker: Executor) -> None:
+        """Begin."""
+        self.begun = True
+        worker.submit(self._pump.run).add_done_callback(self._leave)
+
+    def _leave(self, _future: Future[None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._when_over, self)
 
     def end(self, error: ApiError) -> None:
         """Stop early; the reader gets `error` instead of the rest."""
@@ -35,13 +45,14 @@ class Job(AsyncIterator[Event]):
             return
         self._ended = error
         self._items.put_nowait(None)  # the reader need not wait for the engine
-        waiting = self._future is not None and self._future.cancel()
-        if not waiting:
+        if self.begun:
             self._pump.abandon()
+        else:
+            self._when_over(self)
 
     def end_waiting(self, error: ApiError) -> None:
-        """Like `end`, but only if the worker has not begun it."""
-        if self._future is not None and self._future.cancel():
+        """Like `end`, but only if it has not begun."""
+        if not self.begun:
             self.end(error)
 
     async def __anext__(self) -> Event:

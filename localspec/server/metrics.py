@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from localspec.decoding.stats import Stats
+from localspec.engine.seats import SeatState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FROM_STATS = (
@@ -36,8 +38,11 @@ class Metrics:
         for _, name, _ in _FROM_STATS:
             self.totals[name] += getattr(stats, name)
 
-    def text(self, *, running: int, waiting: int, loaded: bool) -> str:
-        """Every counter and gauge. running, waiting: requests at this moment. loaded: the model is in memory."""
+    def text(self, *, running: int, waiting: int, loaded: bool, seats: Sequence[SeatState] = ()) -> str:
+        """Every counter and gauge. running, waiting: requests at this moment. loaded: the model is in memory.
+
+        seats: those of the engine, where it has several.
+        """
         lines = _family("requests_total", "counter", "Requests by path and status.")
         lines += [
             f'localspec_requests_total{{path="{path}",status="{status}"}} {count}'
@@ -51,6 +56,12 @@ class Metrics:
             ("model_loaded", int(loaded), "Whether the model is in memory."),
         ):
             lines += [*_family(name, "gauge", meaning), f"localspec_{name} {value}"]
+        for name, values, meaning in (
+            ("seat_busy", [int(seat.busy) for seat in seats], "Whether the seat answers."),
+            ("seat_tokens", [seat.tokens for seat in seats], "Tokens in the seat's cells."),
+        ):
+            lines += _family(name, "gauge", meaning) if values else []
+            lines += [f'localspec_{name}{{seat="{index}"}} {value}' for index, value in enumerate(values)]
         return "\n".join(lines) + "\n"
 
 

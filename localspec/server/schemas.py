@@ -121,6 +121,7 @@ class Sampling(Body):
     prediction: Prediction | None = None
     draft_tokens: int | str | None = None
     verify: str | None = None
+    priority: int | None = None
 
 
 class ChatRequest(Sampling):

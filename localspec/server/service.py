@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Protocol, TypeVar
 
 from localspec.answers.stream import Start
@@ -33,7 +35,8 @@ F = TypeVar("F", bound=Startable)
 class Service:
     """One engine behind HTTP. Used on the event loop only.
 
-    One worker thread decodes: requests are answered in the order in which they became ready.
+    As many requests are answered at a time as the engine has seats; others wait in the order of their priority, and
+    else in that in which they became ready.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -46,6 +49,8 @@ class Service:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="localspec-worker")
         self._places = 0
         self._jobs: set[Job] = set()
+        self._waiting: list[tuple[int, int, Job]] = []
+        self._order = count()
         self._limits: set[asyncio.Timeout] = set()
 
     @property
@@ -77,8 +82,13 @@ class Service:
 
     @property
     def waiting_or_running(self) -> int:
-        """Requests that the worker has."""
+        """Requests that are ready to be answered."""
         return len(self._jobs)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are being answered."""
+        return sum(job.begun for job in self._jobs)
 
     @contextlib.asynccontextmanager
     async def until_stopped(self) -> AsyncIterator[None]:
@@ -103,59 +113,65 @@ class Service:
                 return load()
 
         self._llm = await asyncio.get_running_loop().run_in_executor(self._worker, watched)
+        self._worker.shutdown(wait=False)
+        self._worker = ThreadPoolExecutor(self._llm.parallel, thread_name_prefix="localspec-worker")
 
     def end_load(self) -> None:
         """End a load that has not come to its end, as early as can be."""
         self._watch.cancel()
 
-    async def submit(self, prepare: Callable[[LLM], F]) -> tuple[F, Job]:
-        """Check and prepare in a thread, then queue for the worker.
+    async def submit(self, prepare: Callable[[LLM], F], priority: int = 0) -> tuple[F, Job]:
+        """Check and prepare in a thread, then queue for a seat. priority: the lowest of those that wait comes first.
 
         Raises what `prepare` raises, and `ApiError` where no more requests are taken.
         """
         llm = self.llm
-        if self._places > self.settings.queue:
+        if self._places >= self.settings.queue + llm.parallel:
             raise queue_full(self.settings.queue)
         self._places += 1
         try:
             answer_format = await asyncio.to_thread(prepare, llm)
-            job = Job(answer_format.starts)
+            job = Job(answer_format.starts, self._leave, together=llm.parallel > 1)
             _ = self.llm  # not stopped meanwhile
-            future = job.submit(self._worker)
         except BaseException:
             self._places -= 1
             raise
         self._jobs.add(job)
-        loop = asyncio.get_running_loop()
-
-        def leave(_future: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(self._leave, job)
-
-        future.add_done_callback(leave)
+        heapq.heappush(self._waiting, (priority, next(self._order), job))
+        self._begin_waiting()
         return answer_format, job
+
+    def _begin_waiting(self) -> None:
+        seats = self._llm.parallel if self._llm is not None else 0
+        while self._waiting and self.num_running < seats:
+            job = heapq.heappop(self._waiting)[-1]
+            if job in self._jobs:  # else it ended while it waited
+                job.submit(self._worker)
 
     def metrics_text(self) -> str:
         """Counters in Prometheus' text format."""
-        running = min(self._places, 1)
+        running = self.num_running
         loaded = self._llm is not None and self._llm.loaded
-        return self.metrics.text(running=running, waiting=self._places - running, loaded=loaded)
+        seats = () if self._llm is None else self._llm.seats
+        return self.metrics.text(running=running, waiting=self._places - running, loaded=loaded, seats=seats)
 
     def _leave(self, job: Job) -> None:
         self._places -= 1
         self._jobs.discard(job)
+        if not self.stopping:
+            self._begin_waiting()
 
     def refuse(self) -> None:
         """Take no more requests, and end those that wait or are still being sent."""
         self.stopping = True
         while self._limits:
             self._limits.pop().reschedule(0.0)
-        for job in self._jobs:
+        for job in list(self._jobs):
             job.end_waiting(stopping())
 
     def end_all(self) -> None:
         """End every job."""
-        for job in self._jobs:
+        for job in list(self._jobs):
             job.end(stopping())
 
     async def close(self) -> None:

@@ -33,10 +33,16 @@ def command(entry: str, *arguments: str) -> list[str]:
 
 
 def begin() -> None:
-    """Called where a frozen program starts. In a child: do its work, and end the process."""
+    """Called where a frozen program starts. In a child: do its work, and end the process.
+
+    A program that only found the mark in its environment is none, and its own children find it no more.
+    """
     _begun.append(True)
-    if is_frozen() and MARK in os.environ:
+    if not is_frozen() or MARK not in os.environ:
+        return
+    if len(sys.argv) > 1 and sys.argv[1].startswith("localspec.") and ":" in sys.argv[1]:
         sys.exit(_work(*sys.argv[1:]))
+    del os.environ[MARK]
 
 
 def _work(entry: str, *arguments: str) -> int:

@@ -55,7 +55,9 @@ COMMANDS = {
         "[OPTION [VALUE]]", "change sampling, markdown or color; alone: show all", settings.set_option
     ),
     "draft": Command("[auto|off|N]", "tokens drafted per round from now on; alone: how many", settings.draft),
-    "full": Command("error|drop_oldest", "when the context is full; alone: what the model sees", turns.full),
+    "full": Command(
+        "[MODE]", "when the context is full: error or drop_oldest; alone: what the model sees", turns.full
+    ),
     "tokens": Command("", "what the conversation takes of the context, and what is left", turns.tokens),
     "save": Command("[NAME|PATH]", "save the conversation", files.save),
     "load": Command("NAME|PATH", "go on with one that was saved", files.load),

@@ -14,6 +14,7 @@ from localspec.checks import WHEN_FULL
 from localspec.cli.chat import settings
 from localspec.cli.chat.commands import ALIASES, COMMANDS
 from localspec.errors import LocalspecError
+from localspec.text.controls import printable
 
 if TYPE_CHECKING:
     from localspec.cli.chat.kept import Kept
@@ -43,7 +44,12 @@ class ChatCompleter(Completer):
         }
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """As prompt_toolkit asks for them."""
+        """As prompt_toolkit asks for them, but for names with control characters: it would print them as they are."""
+        for completion in self._found(document):
+            if completion.display_text == printable(completion.display_text):
+                yield completion
+
+    def _found(self, document: Document) -> Iterator[Completion]:
         found = _LINE.fullmatch(document.text_before_cursor)
         if found is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ def _entry(chat: Chat, text: str) -> Entry:
         for entry in chat.kept.entries():
             if entry.name == text:
                 return entry
-        if not Path(text).is_file():
+        if not os.path.isfile(text):  # noqa: PTH113 - that of pathlib raises for a long text
             raise ConversationFileError(
                 f"There is no saved conversation {text!r}.",
                 "Check its name.",
@@ -82,19 +83,42 @@ def show_list(chat: Chat, _text: str) -> None:
 def read(chat: Chat, text: str) -> None:
     """Put a text file behind the next question."""
     if not text:
-        names = ", ".join(chat.files)
+        names = ", ".join(file_names(chat))
         chat.files.clear()
         say(f"Taken back: {names}." if names else "/read takes the path of a text file.", dim=bool(names))
         return
-    path = Path(user_path(text))
-    chat.files[path.name] = found = _text_of(path)
+    path = _meant(text)
+    chat.files[path] = found = _text_of(path)
     if not chat.quiet:
         with chat.llm.using() as engine:
             count = len(engine.vocab.tokenize(found, parse_special=False))
+        name = dict(zip(chat.files, file_names(chat), strict=True))[path]
         say(
-            f"{path.name} stands behind the next question, about {count} tokens. /read alone takes it back.",
+            f"{name} stands behind the next question, about {count} tokens. /read alone takes it back.",
             dim=True,
         )
+
+
+def file_names(chat: Chat) -> list[str]:
+    """What the files behind the next question are called: by name, and by path where several have that name."""
+    names = [path.name for path in chat.files]
+    said = [path.name if names.count(path.name) == 1 else str(path) for path in chat.files]
+    return [name.encode("utf-8", "replace").decode() for name in said]  # they stand in the question
+
+
+def _meant(text: str) -> Path:
+    """A path as it is typed, or as a shell and a terminal into which a file is dropped write it: in quotes, or with a
+    backslash before each blank.
+    """
+    path = user_path(text)
+    if os.path.lexists(path):
+        return path
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote that nothing closes
+        return path
+    unquoted = user_path(words[0]) if len(words) == 1 else path
+    return unquoted if os.path.lexists(unquoted) else path
 
 
 def _text_of(path: Path) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST = 30
 """Conversations that are kept by themselves; the oldest goes first."""
 SUFFIX = ".localspec"
+UNFINISHED_SECONDS = 3600.0
+"""How old a file must be that nobody finished, to be removed."""
 _NAME = re.compile(r"\w[\w -]{0,79}")
 
 
@@ -63,11 +65,6 @@ class Kept:
         self._path: Path | None = None
         self._replaced: Entry | None = None
         self._complained = False
-
-    def path(self, name: str) -> Path:
-        """Where one of that name is, or would be saved; one that was kept by itself only if it is there."""
-        last = self._last / f"{name}{SUFFIX}"
-        return last if last.is_file() else self._folder / f"{name}{SUFFIX}"
 
     def entries(self) -> list[Entry]:
         """All, the newest first."""
@@ -112,7 +109,8 @@ class Kept:
         """A name of this moment that no conversation has."""
         begun = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}"
         paths = (self._last / f"{begun}{more}{SUFFIX}" for more in ("", *map("-{}".format, range(2, 1000))))
-        return next(path for path in paths if not path.exists())
+        # That of pathlib raises where it may not look.
+        return next(path for path in paths if not os.path.exists(path))  # noqa: PTH110
 
     @property
     def _last(self) -> Path:
@@ -145,15 +143,27 @@ class Kept:
             with contextlib.suppress(OSError):
                 entry.path.unlink(missing_ok=True)
                 _about(entry.path).unlink(missing_ok=True)
+        for folder in (self._folder, self._last):  # and what a program left that was killed while it wrote
+            for left in _found(folder, f".*{SUFFIX}.*.part"):
+                with contextlib.suppress(OSError):
+                    if time.time() - left.stat().st_mtime > UNFINISHED_SECONDS:
+                        left.unlink()
 
     def _read(self, folder: Path, *, by_itself: bool) -> Iterator[Entry]:
-        for path in folder.glob(f"*{SUFFIX}"):
+        for path in _found(folder, f"*{SUFFIX}"):
             with contextlib.suppress(OSError):
                 about = _told(_about(path))
                 model = {name: text for name, text in dict(about["model"]).items() if isinstance(text, str)}
                 yield Entry(
                     path, path.stat().st_mtime, int(about["turns"]), str(about["question"]), model, by_itself
                 )
+
+
+def _found(folder: Path, pattern: str) -> list[Path]:
+    """None where nobody may look."""
+    with contextlib.suppress(OSError):
+        return list(folder.glob(pattern))
+    return []
 
 
 def is_name(text: str) -> bool:
@@ -177,6 +187,6 @@ def _told(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         int(about["turns"]), dict(about["model"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return nothing
     return {**nothing, **about}

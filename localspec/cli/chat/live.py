@@ -11,12 +11,13 @@ from rich.cells import cell_len
 
 from localspec.cli.chat.markdown import Line, Renderer, blocks, finished, is_table
 from localspec.cli.chat.pieces import Pieces
-from localspec.cli.terminal import printable, styled, wrapped
+from localspec.cli.terminal import styled, wrapped
+from localspec.text.controls import printable
 
-INTERVAL = 0.1
-"""Seconds between two drawings, at least."""
-SHARE = 0.2
-"""Of the time that may go into drawing: a long block is drawn less often."""
+INTERVAL, LONGEST = 0.1, 0.5
+"""Seconds between two drawings, at least and at most."""
+SHARE = 0.02
+"""Of a processor that drawing may take from the model: a long block is drawn less often."""
 
 
 class Live:
@@ -48,11 +49,11 @@ class Live:
 
     def tick(self) -> None:
         """Draw, if it is time to."""
-        began = time.monotonic()
-        if self._dirty and began >= self._due:
+        if self._dirty and time.monotonic() >= self._due:
+            began = time.thread_time()
             self._draw()
-            spent = time.monotonic() - began
-            self._due = began + max(INTERVAL, spent / SHARE)
+            pause = (time.thread_time() - began) / SHARE
+            self._due = time.monotonic() + min(max(pause, INTERVAL), LONGEST)
 
     def note(self, sentence: str) -> None:
         """A sentence beside the answer, which stays."""

@@ -6,7 +6,7 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,10 +21,14 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.theme import Theme
 
+from localspec.text.controls import printable
+
 # Without HTML and references, for both are not shown: List<int> and [1]: text stay what they are.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
 _THEME = Theme({"markdown.code": "cyan", "markdown.h1": "bold underline", "markdown.h2": "bold"})
 _ORNAMENTS = str.maketrans("•─━│┃▌", "*--|||")
+_PART = 80
+"""Words of an answer that are looked at together, to find out which of those shown were drafted."""
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -125,6 +129,9 @@ class _Document(Markdown):
         super().__init__("", hyperlinks=False)
         self.parsed = _PARSER.parse(text)
         for token in self._flatten_tokens(self.parsed):
+            token.content = printable(
+                token.content
+            )  # %1B in a link, and &#27;, become control characters here
             if token.type == "softbreak":
                 token.type = "hardbreak"
             elif token.type == "fence" and not highlight:
@@ -170,14 +177,9 @@ class Renderer:
         source = [*_WORDS.finditer(block)]
         places = [(at, match) for at, row in enumerate(rows) for match in _WORDS.finditer(_text(row))]
         drafted = [[False] * len(_text(row)) for row in rows]
-        alike = difflib.SequenceMatcher(
-            None, [match[0] for match in source], [match[0] for _, match in places], autojunk=False
-        )
-        for there, here, length in alike.get_matching_blocks():
-            for word, (at, match) in zip(
-                source[there : there + length], places[here : here + length], strict=True
-            ):
-                drafted[at][match.start() : match.end()] = marks[word.start() : word.end()]
+        for there, here in _alike([match[0] for match in source], [match[0] for _, match in places]):
+            word, (at, match) = source[there], places[here]
+            drafted[at][match.start() : match.end()] = marks[word.start() : word.end()]
         return [self._paint(row, flags) for row, flags in zip(rows, drafted, strict=True)]
 
     def _paint(self, row: list[Segment], flags: Sequence[bool]) -> list[Segment]:
@@ -186,6 +188,24 @@ class Renderer:
             for part, character, mark in _characters(row, flags)
         )
         return [*Segment.simplify(characters)]
+
+
+def _alike(source: Sequence[str], shown: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Places of the same words in both, in order.
+
+    In parts, a quarter of which is looked at again with the next one: all of a text that repeats itself takes minutes.
+    """
+    there = 0
+    for here in range(0, len(shown), 3 * _PART // 4):
+        parts = source[there : there + 2 * _PART], shown[here : here + _PART]
+        found = difflib.SequenceMatcher(None, *parts, autojunk=False).get_matching_blocks()
+        last = here + _PART >= len(shown)
+        places = [(a + step, b + step) for a, b, size in found for step in range(size)]
+        sure = [(a + there, b + here) for a, b in places if last or b < 3 * _PART // 4]
+        yield from sure
+        there = sure[-1][0] + 1 if sure else there
+        if last:
+            return
 
 
 def _characters(row: list[Segment], flags: Sequence[bool]) -> Iterable[tuple[Segment, str, bool]]:

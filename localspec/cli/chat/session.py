@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.chat.commands import PLAIN_WORDS, command
 from localspec.cli.chat.entry import unquoted
 from localspec.cli.chat.figures import cut_off, figures
+from localspec.cli.chat.files import file_names
 from localspec.cli.chat.showing import Look, shown
 from localspec.cli.interrupts import ends_deferred, interrupts_ignored
 from localspec.cli.model_options import ModelOptions
@@ -49,7 +51,7 @@ class Chat:
         self.conversation = llm.conversation(system, when_full=when_full, **options.conversation())
         self.llm, self.options, self.quiet = llm, options, quiet
         self.look, self.kept, self.lent = look or Look(), kept, lent
-        self.files: dict[str, str] = {}
+        self.files: dict[Path, str] = {}
         self.last: Completion | None = None
         self.leaving = self.stopped = False
         self._announced = ""
@@ -92,15 +94,24 @@ class Chat:
 
     def ask(self, text: str) -> None:
         """Ask, with the files that were read behind the question. Raises `LocalspecError`."""
-        question = self.with_files(checked_text("question", text))
-        self.answer(lambda: self.conversation.ask(question))
+        self.answer_with_files(checked_text("question", text), self.conversation.ask)
 
-    def with_files(self, question: str) -> str:
-        """The question and the files that stand behind it."""
-        return "\n\n".join([question, *(f"{name}:\n\n{text}" for name, text in self.files.items())])
+    def answer_with_files(self, question: str, ask: Callable[[str], AnswerStream]) -> None:
+        """As `answer`, with the files that were read behind the question. They stay where it got no answer."""
+        texts = (
+            f"{name}:\n\n{text}" for name, text in zip(file_names(self), self.files.values(), strict=True)
+        )
+        whole = "\n\n".join([question, *texts])
+        if self.answer(lambda: ask(whole)):
+            self.files.clear()
+        elif self.files:
+            say(f"Still behind the next question: {', '.join(file_names(self))}.", dim=True)
 
-    def answer(self, start: Start) -> None:
-        """Show the answer, keep the conversation, say what is to say. SIGTERM and a hangup end it and then the chat."""
+    def answer(self, start: Start) -> bool:
+        """Show the answer, keep the conversation, say what is to say. Returns whether there is an answer.
+
+        SIGTERM and a hangup end it and then the chat.
+        """
         with ends_deferred():
             try:
                 completion = self.last = shown(self.llm, self.look, lambda: self._begun(start()))
@@ -110,8 +121,9 @@ class Chat:
         self.stopped = completion.finish_reason == "cancelled"
         if self.stopped and not completion.ids:
             say("Stopped before the first word: nothing was kept.")
-            return
+            return False
         self._report(completion)
+        return True
 
     def use(self, llm: LLM, options: ModelOptions) -> None:
         """Go on with another model, which is closed at the end. Raises `LocalspecError` where it cannot take over."""
@@ -137,7 +149,7 @@ class Chat:
         try:
             talk = Conversation.load(self.llm, entry.path, when_full=now.when_full, **now.defaults)
         except ConversationFileError as error:
-            if entry.model and entry.model != self.options.named():
+            if entry.model and entry.model != self.options.named() and entry.path.is_file():
                 error.command = f"It was held with {' + '.join(entry.model.values())}: go on with that model."
             raise
         self.conversation = talk
@@ -172,7 +184,6 @@ class Chat:
 
     def _begun(self, stream: AnswerStream) -> AnswerStream:
         """The question was taken. Say what was dropped before the rest is read again, which takes its time."""
-        self.files.clear()
         self._announced = stream.notice
         if stream.notice:
             say(stream.notice)

@@ -50,9 +50,9 @@ def edit(chat: Chat, text: str) -> None:
         say(f"Asked: {shortened(written)}", dim=True)
         chat.ask(written)
     else:
-        question = chat.with_files(checked_text("question", written))
+        question = checked_text("question", written)
         say(f"Asked instead: {shortened(question)}", dim=True)
-        chat.answer(lambda: chat.conversation.ask_instead(question))
+        chat.answer_with_files(question, chat.conversation.ask_instead)
 
 
 def undo(chat: Chat, _text: str) -> None:
@@ -100,17 +100,24 @@ def system(chat: Chat, text: str) -> None:
 
 def tokens(chat: Chat, _text: str) -> None:
     """What of the context is taken."""
-    talk = chat.conversation
+    taken = _taken(chat)
     with chat.llm.using() as engine:
         n_ctx = engine.target.n_ctx
-        taken = len(talk.ids) or len(
-            engine.vocab.tokenize(talk.system, parse_special=False) if talk.system else ()
-        )
         coming = sum(len(engine.vocab.tokenize(text, parse_special=False)) for text in chat.files.values())
     say(f"{taken} of {n_ctx} tokens of the context are taken, {max(n_ctx - taken, 0)} are left.", dim=True)
     if coming:
         say(f"The files behind the next question take about {coming} more.", dim=True)
     say(seen(chat), dim=True)
+
+
+def _taken(chat: Chat) -> int:
+    talk = chat.conversation
+    if talk.ids or not talk.messages:
+        return len(talk.ids)
+    if talk.turns:  # another model answered them
+        return len(chat.llm.render(talk.seen, ending="nothing"))
+    with chat.llm.using() as engine:  # some templates refuse a system prompt that stands alone
+        return len(engine.vocab.tokenize(talk.system, parse_special=False))
 
 
 def copy(chat: Chat, text: str) -> None:

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from localspec.cli.chat.lines import Lines
 from localspec.cli.chat.pieces import Pieces
-from localspec.cli.terminal import columns_of, is_terminal, may_style, printable, say, wrapped, write_answer
+from localspec.cli.terminal import columns_of, is_terminal, may_style, say, wrapped, write_answer
+from localspec.text.controls import printable
 
 
 class View(Protocol):

@@ -1,0 +1,236 @@
+"""Seats: several answers at a time on one engine's weights, each with a sequence of its own in shared contexts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localspec.compute.context_options import ContextOptions
+from localspec.compute.library import Context, HeadContext
+from localspec.decoding.sampling import kl_divergence
+from localspec.decoding.session import Session, common_prefix
+from localspec.decoding.shared_passes import SharedPasses
+from localspec.engine.contexts import Opener
+from localspec.engine.libraries import reference
+from localspec.engine.memory import Load, check_memory, memory_estimate
+from localspec.engine.options import TARGET_ROWS
+from localspec.engine.seat_context import SeatClock, SeatContext
+from localspec.engine.trust import MOST_DIVERGENCE
+from localspec.errors import MemoryShort, ModelLoadError
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+MOST_SEATS = 4
+"""Of "auto": four answers at a time already take all that a processor gains by shared passes."""
+MEMORY_SHARE = 0.5
+"""Of the free memory, for the cells of "auto"."""
+WORTH_COPYING = 16
+"""Tokens in another seat's cells from which on they are shared and not read again."""
+TEXT, ROWS = 48, 8
+"""Tokens by which shared contexts are compared with the engine's own, and the last ones whose rows are."""
+SLACK = 256
+"""Cells beyond what the seats need, so that a pass finds a place between those that are taken."""
+
+
+@dataclass(frozen=True)
+class SeatState:
+    """busy: an answer has it. tokens: in its cells."""
+
+    busy: bool
+    tokens: int
+
+
+class Seats:
+    """Opened on an engine; closed before it.
+
+    engines: one for each seat, with the sessions of its sequence. passes: where their passes meet.
+    Raises `MemoryShort` or `ModelLoadError`, the latter also where the contexts compute other logits.
+    """
+
+    def __init__(self, engine: Engine, count: int) -> None:
+        self._whole = engine
+        with ExitStack() as opened:
+            opener = Opener(engine.library, engine.cancel, opened)
+            loads = shared_loads(engine, count)
+            if engine.options.check_memory:
+                check_memory(loads, loaded=True)
+            wholes = [
+                opener.context(context.weights, load.options)
+                for context, load in zip(_contexts(engine), loads, strict=True)
+            ]
+            if engine.threads is not None:
+                for context in wholes:
+                    if not context.weights.gpu_layers:
+                        engine.threads.govern(context)
+                        opened.callback(engine.threads.release, context)
+            _check_alike(engine, wholes[0])
+            self.passes = SharedPasses(wholes[::-1], engine.cancel.clear)
+            self.engines = [self._seat(index, count, wholes) for index in range(count)]
+            self._opened = opened.pop_all()
+
+    def __len__(self) -> int:
+        return len(self.engines)
+
+    def _seat(self, index: int, count: int, wholes: Sequence[Context]) -> Engine:
+        clock = SeatClock()
+        own = [
+            SeatContext(whole, self.passes, context.n_ctx, count, clock)
+            for context, whole in zip(_contexts(self._whole), wholes, strict=True)
+        ]
+        session = Session(own[0], index, min_width=self._whole.session.min_width, threads=self._whole.threads)
+        draft = Session(own[1], index, threads=self._whole.threads) if len(own) > 1 else None
+        return self._whole.seated(session, draft)
+
+    def best(self, free: Sequence[int], prompt: Sequence[int]) -> int:
+        """Of the free seats the one whose cells begin most as the prompt does; else the one that holds least."""
+        return max(free, key=lambda seat: (self._shared(seat, prompt), -len(self._tokens(seat))))
+
+    def holding(self, tokens: Sequence[int]) -> Engine:
+        """The seat whose cells hold most of these tokens."""
+        return self.engines[self.best(range(len(self)), tokens)]
+
+    def take(self, seat: int, cancelled: Callable[[], bool]) -> Engine:
+        """The engine of a seat, for an answer. cancelled: whether that was ended."""
+        engine = self.engines[seat]
+        for session in engine.sessions.values():
+            assert isinstance(session.context, SeatContext), "a session of a seat"
+            session.context.cancelled = cancelled
+        return engine
+
+    def share(self, seat: int, prompt: Sequence[int]) -> None:
+        """Let the seat begin with cells of another one that hold more of the prompt; nothing is read for it.
+
+        Only from inside `passes`.
+        """
+        for name, session in self.engines[seat].sessions.items():
+            read = self.engines[seat].read_by(name, prompt)
+            mine = common_prefix(session.tokens, read)
+            others = [
+                engine.sessions[name] for engine in self.engines if engine.sessions[name] is not session
+            ]
+            best = max(others, key=lambda other: common_prefix(other.tokens, read), default=None)
+            if best is None:
+                continue
+            count = min(common_prefix(best.tokens, read), len(read) - 1)
+            if count - mine >= WORTH_COPYING:
+                session.borrow(best, count)
+
+    @property
+    def held(self) -> list[int]:
+        """Tokens in the cells of each."""
+        return [len(engine.session.tokens) for engine in self.engines]
+
+    def forget(self) -> None:
+        """Empty the cells of all seats. Only while no answer runs."""
+        for engine in self.engines:
+            for session in engine.sessions.values():
+                session.rollback(0)
+
+    def close(self) -> None:
+        """Free the contexts. Idempotent."""
+        self._opened.close()
+
+    def _shared(self, seat: int, prompt: Sequence[int]) -> int:
+        return common_prefix(self._tokens(seat), prompt)
+
+    def _tokens(self, seat: int) -> list[int]:
+        return self.engines[seat].session.tokens
+
+
+def why_one_seat(engine: Engine) -> str:
+    """Why answers run one at a time on this engine, as a clause, or ""."""
+    if engine.options.strict:
+        return "in strict mode the bits of an answer may not depend on what others ask"
+    if engine.drafts_itself:
+        return "the model's own prediction layers draft for one answer at a time"
+    for context in _contexts(engine):
+        if not context.can_cut:
+            return f"{context.weights.path.name} has a running state, of which only one answer is kept"
+    return ""
+
+
+def seats_that_fit(engine: Engine) -> int:
+    """For "auto": as many seats as the free memory has room for, up to MOST_SEATS."""
+    if why_one_seat(engine):
+        return 1
+    for count in range(MOST_SEATS, 1, -1):
+        estimate = memory_estimate(shared_loads(engine, count))
+        if estimate.kv_cache + estimate.compute < MEMORY_SHARE * estimate.available:
+            return count
+    return 1
+
+
+def open_seats(engine: Engine, wanted: int | str) -> tuple[Seats | None, str]:
+    """The seats, None for one answer at a time, and a sentence where it is fewer than were asked for.
+
+    wanted: a number, or "auto". Raises `MemoryShort` for a number that memory has no room for, and `ModelLoadError`.
+    """
+    count = seats_that_fit(engine) if isinstance(wanted, str) else wanted
+    if count < 2:
+        return None, ""
+    if reason := why_one_seat(engine):
+        return None, f"parallel is {count}, and one answer runs at a time: {reason}."
+    try:
+        return Seats(engine, count), ""
+    except (MemoryShort, ModelLoadError) as error:
+        if isinstance(wanted, int):
+            raise
+        return None, f"One answer runs at a time: {error.message}"
+
+
+def shared_loads(engine: Engine, count: int) -> list[Load]:
+    """The contexts that so many seats share."""
+    rows = TARGET_ROWS if count < 3 else TARGET_ROWS // 2
+    loads = []
+    for context in _contexts(engine):
+        options: ContextOptions = context.options
+        each = rows if context is engine.target else 1
+        own = replace(
+            options,
+            n_ctx=count * context.n_ctx + SLACK,
+            n_outputs=min(count * each, options.n_batch),
+            n_sequences=count,
+        )
+        loads.append(Load(context.weights.metadata, own, context.weights.gpu_layers))
+    return loads
+
+
+def _check_alike(engine: Engine, whole: Context) -> None:
+    """Compare the target's shared context with the engine's own: a library may compute several sequences by other
+    kernels than those that it was trusted for. Raises `ModelLoadError`.
+    """
+    if engine.library.key == reference().key:
+        return
+    ids = [(7 * place) % min(whole.n_vocab, 1000) for place in range(TEXT)]
+    rows = []
+    for each, beside in ((engine.target, 0), (whole, whole.options.n_sequences - 1)):
+        session = Session(each, beside)
+        if beside:  # what it must not look at
+            Session(each).forward(ids[::-1], num_logits=0)
+        session.rollback(0)
+        session.forward(ids[:-ROWS], num_logits=0)
+        rows.append(np.stack(session.forward(ids[-ROWS:], num_logits=ROWS)))
+        for sequence_id in range(each.options.n_sequences):
+            each.truncate(sequence_id, 0)
+    divergence = float(kl_divergence(*rows).mean())
+    if not divergence <= MOST_DIVERGENCE:
+        raise ModelLoadError(
+            f"{engine.library.name} computes several sequences of {whole.weights.path.name} otherwise than one "
+            f"(mean KL divergence {divergence:.2g}).",
+            "Load it with parallel=1, or with library='llama'.",
+            path=str(whole.weights.path),
+        )
+
+
+def _contexts(engine: Engine) -> list[Context]:
+    """The target's, and that of a draft model that drafts."""
+    draft = engine.draft if engine.draft is not None and not engine.no_draft_reason else None
+    assert not isinstance(draft, HeadContext) or engine.drafts_itself, "a head"
+    return [engine.target] if draft is None else [engine.target, draft]
