@@ -53,6 +53,15 @@ def test_an_interrupt_is_raised_when_the_pass_is_over():
     assert over == [True]
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals of POSIX")
+def test_an_interrupt_that_is_noticed_with_the_reply_loses_no_reply():
+    """The system may give the signal to the thread that computes: who waits then hears of it when it wakes up."""
+    for _ in range(50):
+        with pytest.raises(KeyboardInterrupt):
+            made_there(lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT) or 0)
+    assert made_there(lambda: 1) == 1
+
+
 def test_a_forked_process_has_one_of_its_own():
     made_there(lambda: 0)
     reading, writing = os.pipe()

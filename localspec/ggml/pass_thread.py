@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-_Reply = SimpleQueue[int | BaseException]
-_jobs: SimpleQueue[tuple[Callable[[], int], _Reply]] = SimpleQueue()
+_Reply = list[int | BaseException]
+_Job = tuple[Callable[[], int], _Reply, threading.Lock]
+"""What to make, where what came of it is put, and a lock that is released then."""
+_jobs: SimpleQueue[_Job] = SimpleQueue()
 _start = threading.Lock()
 _thread: threading.Thread | None = None
 
@@ -21,16 +23,19 @@ def made_there(make: Callable[[], int]) -> int:
     """What `make` returns, or raises, called in that thread. Who waits goes on only then, whatever interrupts it."""
     if threading.current_thread() is _started():
         return make()
-    reply: _Reply = SimpleQueue()
-    _jobs.put((make, reply))
+    reply: _Reply = []
+    done = threading.Lock()
+    done.acquire()
+    _jobs.put((make, reply, done))
     interrupt: BaseException | None = None
-    while True:
+    while (
+        not reply
+    ):  # an interrupt may come when the lock was had already, so the reply is not what it waits for
         try:
-            made = reply.get()
+            done.acquire()
         except BaseException as error:  # the pass goes on, and its cells with it
             interrupt = error
-        else:
-            break
+    made = reply[0]
     if isinstance(made, BaseException):
         raise made
     if interrupt is not None:
@@ -48,10 +53,11 @@ def _started() -> threading.Thread:
         return _thread
 
 
-def _make_all(jobs: SimpleQueue[tuple[Callable[[], int], _Reply]]) -> None:
+def _make_all(jobs: SimpleQueue[_Job]) -> None:
     while True:
-        make, reply = jobs.get()
+        make, reply, done = jobs.get()
         try:
-            reply.put(make())
+            reply.append(make())
         except BaseException as error:
-            reply.put(error)
+            reply.append(error)
+        done.release()
