@@ -115,7 +115,9 @@ class PipedChild:
         try:
             message = self._messages.get(timeout=timeout)
         except queue.Empty:
-            raise TimeoutError from None
+            if self._reader.is_alive() or not self._messages.empty():
+                raise TimeoutError from None
+            raise EOFError from None  # an interrupt took the end
         if message is _END:
             self._messages.put(_END)  # for whoever asks again
             raise EOFError
