@@ -8,7 +8,7 @@ arguments); where the command line has other words for it, they are `command`. S
       InvalidRequest (also a ValueError): PromptTooLong, NoTokenLeft
       EngineClosed, EngineBusy, BackendError, MissingPackage, TemplateError, PairingError
       ModelFileError, ModelLoadError: MemoryShort; LoadCancelled
-      ConversationFileError
+      ConversationFileError, RpcError
       DecodeError: ContextFull; DecodeCancelled; StateError
       HubError: UnknownPair, NotDownloaded, CatalogueError, StoreError: DiskFull
         DownloadError: HashMismatch, AccessDenied, FileMissing, SourceUnreachable, OfflineError
@@ -95,6 +95,13 @@ class LoadCancelled(LocalspecError):
 
 class ConversationFileError(LocalspecError):
     """A saved conversation cannot be written, read, or used with this model (`path`)."""
+
+
+class RpcError(LocalspecError):
+    """A server given by `rpc` cannot be used or was lost, or what was asked for does not work with servers.
+
+    Where one was named or lost: `addresses`; where it ended the process that computes: `code`, negative for a signal.
+    """
 
 
 class DecodeError(LocalspecError):

@@ -21,12 +21,15 @@ from localspec.answers.stream import AnswerStream
 from localspec.checks import check_draft_tokens, checked_ids, checked_prompt, text_or_items
 from localspec.decoding.control import Controller
 from localspec.engine.engine import Engine
-from localspec.engine.keeper import EngineKeeper
+from localspec.engine.kept import Keeper, Order
 from localspec.engine.loaders import Loaders
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import Notify
 from localspec.engine.seats import SeatState
 from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
+from localspec.remote.engine import RemoteEngine, refuse
+from localspec.remote.keeper import RemoteKeeper
+from localspec.remote.requests import portable
 from localspec.system.at_exit import close_at_exit
 from localspec.system.forks import is_forked
 from localspec.text.prompt import render_prompt, text_prompt
@@ -48,7 +51,7 @@ class LLM(Loaders):
     `cancel` and `close` work from any thread.
     """
 
-    def __init__(self, keeper: EngineKeeper, unload_after: float | None = None) -> None:
+    def __init__(self, keeper: Keeper, unload_after: float | None = None) -> None:
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         super().__init__(keeper)
         self._queue = AnswerQueue(keeper.cancel, keeper.num_seats)
@@ -59,9 +62,12 @@ class LLM(Loaders):
     def engine(self) -> Engine:
         """Both models, loaded again if need be; with `unload_after` hold `using()`. Raises `EngineClosed`.
 
+        With `rpc` they are in another process: raises `RpcError`.
         From then on nothing is measured in idle moments: its contexts are the caller's too.
         """
         with self.using() as engine:
+            if isinstance(engine, RemoteEngine):
+                refuse("engine")
             self._idle.end_measuring()  # whoever has it may compute with its contexts
             return engine
 
@@ -293,10 +299,17 @@ class LLM(Loaders):
     ) -> None:
         self.close()
 
+    @classmethod
+    def _kept(cls, order: Order, notify: Notify) -> Keeper:
+        elsewhere = order.options.rpc or order.options.draft_rpc
+        return RemoteKeeper(order, notify) if elsewhere else super()._kept(order, notify)
+
     def _start(self, engine: Engine, ids: list[int], options: AnswerOptions) -> AnswerStream:
         default = self._keeper.order.draft_tokens
+        given = cast(dict[str, Any], options)
         try:
-            request = make_request(engine, ids, default, cast(dict[str, Any], options))
+            request = make_request(engine, ids, default, given)
+            given = portable(request, given) if isinstance(engine, RemoteEngine) else given
         except LocalspecError as error:
             log.info("refused: %s", error.message)
             raise
@@ -305,9 +318,11 @@ class LLM(Loaders):
             ticket.seated = True
             compute = partial(self._answer_in_seat, request, ticket, self.drafting)
             return AnswerStream(self._queue, ticket, SeatedAnswer(self._queue, ticket, compute).chunks())
-        return AnswerStream(self._queue, ticket, self._answer(request, ticket, self.drafting))
+        return AnswerStream(self._queue, ticket, self._answer(request, given, ticket, self.drafting))
 
-    def _answer(self, request: Request, ticket: Ticket, drafting: str) -> Generator[Chunk]:
+    def _answer(
+        self, request: Request, options: dict[str, Any], ticket: Ticket, drafting: str
+    ) -> Generator[Chunk]:
         with self._queue.admit(ticket) as mine:
             if not mine:
                 yield cancelled_chunk(request, drafting)
@@ -316,6 +331,9 @@ class LLM(Loaders):
                 engine = self._keeper.engine  # may load what was freed
             except (LoadCancelled, EngineClosed):
                 yield cancelled_chunk(request, drafting)
+                return
+            if isinstance(self._keeper, RemoteKeeper):
+                yield from self._keeper.answer(request, options, ticket)
                 return
             controller = self._keeper.controller(request.draft_tokens)
             yield from answer_chunks(engine, controller, request, ticket)

@@ -322,7 +322,7 @@ class FakeLibrary:
     def why_no_gpu(self) -> str:
         return "numbers are made up on the CPU alone."
 
-    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers", *, rpc: bool = False) -> int:
         if value in ("auto", "all") or (isinstance(value, int) and value >= 0):
             return 0
         raise InvalidRequest(f"{name} is {value!r}.", "It must be a number, auto or all.", name=name)
@@ -341,8 +341,9 @@ class FakeLibrary:
         use_mmap: bool = True,
         repack: bool = True,
         heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> FakeWeights:
-        assert not heads, "none can be computed"
+        assert not heads and not rpc, "none can be computed"
         if reason := self.refusal(metadata):
             raise ModelLoadError(reason, path=str(metadata.path))
         check_cancelled()

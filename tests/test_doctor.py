@@ -631,7 +631,7 @@ def test_certificates_that_are_not_there_or_not_read(monkeypatch: pytest.MonkeyP
 
 
 def findings(*found: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "examine", lambda offline: iter(found))
+    monkeypatch.setattr(examining, "examine", lambda offline, rpc: iter(found))
 
 
 def run(*arguments: str) -> Result:

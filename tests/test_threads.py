@@ -173,7 +173,7 @@ def test_a_number_that_was_asked_for_stays(files, tmp_path, others, threads):
 
 def test_a_gpu_keeps_its_own(files, tmp_path, others, monkeypatch):
     """Of a target there nothing is decided; a draft there stays as it is beside a target on the processor."""
-    monkeypatch.setattr("localspec.llama.backend.resolve_gpu_layers", lambda value, name="": value)
+    monkeypatch.setattr("localspec.llama.backend.resolve_gpu_layers", lambda value, name="", **_: value)
     where = {"library": "llama"} if "library" in EngineOptions.__dataclass_fields__ else {}
     others.processors = 2.0
     with load(files, tmp_path, gpu_layers=9, draft_gpu_layers=0, **where) as llm:

@@ -7,7 +7,7 @@ from functools import partial
 
 from localspec.answers.queue import AnswerQueue
 from localspec.engine.idle import IdleTimer
-from localspec.engine.keeper import EngineKeeper
+from localspec.engine.kept import Keeper
 
 QUIET_SECONDS = 1.0
 """How long nobody must have used an engine before what is uncertain of its costs is measured."""
@@ -19,7 +19,7 @@ class IdleMoments:
     unload_after: seconds without use after which the weights are freed; None for never.
     """
 
-    def __init__(self, queue: AnswerQueue, keeper: EngineKeeper, unload_after: float | None) -> None:
+    def __init__(self, queue: AnswerQueue, keeper: Keeper, unload_after: float | None) -> None:
         self._queue, self._keeper = queue, keeper
         self._may_measure = True
         self._timers: list[IdleTimer] = []

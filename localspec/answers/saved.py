@@ -76,6 +76,10 @@ def restore_cells(engine: Engine, ids: Sequence[int], cells: dict[str, Cells]) -
     notes = (
         [] if "target" in cells else ["The target's state was not saved, so the conversation is read again."]
     )
+    if cells and not engine.sessions:
+        notes = [
+            "The models are in another process, which takes no saved state: the conversation is read again."
+        ]
     for name, session in engine.sessions.items():
         session.rollback(0)
         if name not in cells:

@@ -20,18 +20,22 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @click.command(short_help="Check this machine and the installation.")
+@click.option(
+    "--rpc", metavar="HOST:PORT,...", default="", help="Ask these RPC servers of llama.cpp too (docs/rpc.md)."
+)
 @json_option
 @offline_option
-def doctor(as_json: bool, offline: bool) -> None:
+def doctor(rpc: str, as_json: bool, offline: bool) -> None:
     """Check llama.cpp, processor, GPU, memory, disk, folders and network, with a remedy where something is off.
 
     The library is tried in a process of its own, so that a crash of one compiled for another processor is reported.
     Exit code 0 without problems, 1 with some.
     """
     from localspec.doctor.examine import examine
+    from localspec.system.rpc_servers import checked_addresses
 
     findings: list[Finding] = []
-    for finding in _with_spinner(examine(offline=offline)):
+    for finding in _with_spinner(examine(offline=offline, rpc=checked_addresses("rpc", rpc))):
         findings.append(finding)
         if not as_json:
             _show(finding)

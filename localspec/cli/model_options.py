@@ -36,6 +36,8 @@ class ModelOptions:
     threads: int | None
     gpu_layers: str | int
     draft_gpu_layers: str | int
+    rpc: str
+    draft_rpc: str
     temp: float
     top_k: int
     top_p: float
@@ -137,6 +139,8 @@ class ModelOptions:
             "threads": self.threads,
             "gpu_layers": self.gpu_layers,
             "draft_gpu_layers": self.draft_gpu_layers,
+            "rpc": self.rpc,
+            "draft_rpc": self.draft_rpc,
             "draft_tokens": self.draft_tokens,
             "use_mmap": not self.no_mmap,
             "no_draft": self.no_draft,

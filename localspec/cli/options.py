@@ -128,6 +128,13 @@ _MODEL_OPTIONS = (
     ),
     _option("-ngl", "--gpu-layers", type=GPU_LAYERS, default="auto", help="Target layers on the GPU."),
     _option("-ngld", "--draft-gpu-layers", type=GPU_LAYERS, default="auto", help="Draft layers on the GPU."),
+    _option(
+        "--rpc",
+        metavar="HOST:PORT,...",
+        default="",
+        help="RPC servers of llama.cpp that have the target's layers (docs/rpc.md).",
+    ),
+    _option("--draft-rpc", metavar="HOST:PORT,...", default="", help="Those that have the draft's layers."),
     _option("--temp", type=float, default=0.8, help="Temperature; 0 always takes the most likely token."),
     _option("--top-k", type=int, default=40, help="Keep the K most likely tokens; 0 is off."),
     _option("--top-p", type=float, default=0.95, help="Keep the likeliest tokens up to this mass; 1 is off."),
@@ -209,9 +216,12 @@ _ABOUT_ANSWERS = frozenset(
 )  # fmt: skip
 
 
+_SERVERS = ("rpc", "draft_rpc")
+
+
 def model_options(function: Function) -> Function:
     """Add PAIR and all model options; the function gets them as one `ModelOptions`, its first argument."""
-    return model_options_with()(function)
+    return model_options_with(servers=True)(function)
 
 
 def loading_options(function: Function) -> Function:
@@ -220,9 +230,16 @@ def loading_options(function: Function) -> Function:
 
 
 def model_options_with(
-    changes: Mapping[str, Mapping[str, Any]] | None = None, leave_out: Collection[str] = ()
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    leave_out: Collection[str] = (),
+    *,
+    servers: bool = False,
 ) -> Callable[[Function], Function]:
-    """`model_options` with other settings for some parameters, or without them."""
+    """`model_options` with other settings for some parameters, or without them.
+
+    servers: models may be on servers. What asks the engine itself, such as a measurement, cannot have it there.
+    """
+    leave_out = {*leave_out, *(() if servers else _SERVERS)}
     options = [
         replace(option, settings={**option.settings, **(changes or {}).get(option.parameter, {})})
         for option in _MODEL_OPTIONS

@@ -208,8 +208,11 @@ class Library(Protocol):
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, with the remedy, in sentences; "" where they can."""
 
-    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
-        """Number of layers to offload; 0 where the build cannot. Raises `InvalidRequest` naming the option."""
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers", *, rpc: bool = False) -> int:
+        """Number of layers to offload; 0 where the build cannot. Raises `InvalidRequest` naming the option.
+
+        rpc: to servers, and not to a GPU.
+        """
 
     def strict_form(self, metadata: Metadata, asked: StrictForm) -> StrictForm:
         """The settings asked for, changed where passes of this file cannot be strict under them."""
@@ -225,9 +228,11 @@ class Library(Protocol):
         use_mmap: bool = True,
         repack: bool = True,
         heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> Weights:
         """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`.
 
+        rpc: addresses of servers that get its layers; only of the reference, and only where its `check_rpc` passes.
         heads: the prediction layers too, where `why_no_head` says "": the weights are `Headed` then.
         It reports to this thread's `load_watch` and ends when that was cancelled. A library with threads of its own
         claims the process first (`system.forks`), and has everything closed before its own end (`system.at_exit`).
@@ -239,6 +244,9 @@ class Library(Protocol):
 
 class Reference(Library, Protocol):
     """The library by which all others are judged; it also reads vocabularies and writes files."""
+
+    def check_rpc(self) -> None:
+        """Raise `BackendError` where this build cannot compute with servers."""
 
     def open_vocabulary(self, metadata: Metadata) -> Vocabulary:
         """A file's vocabulary without its weights. Raises what `open_weights` raises."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from localspec.doctor.environment import check_environment
@@ -12,14 +12,18 @@ from localspec.doctor.library import check_library
 from localspec.doctor.machine import check_load, check_memory
 from localspec.doctor.network import check_network
 from localspec.doctor.python import check_python
+from localspec.doctor.rpc import check_rpc
 from localspec.errors import LocalspecError
 from localspec.system.packages import mend
 
 Check = Callable[[], Iterator[Finding]]
 
 
-def examine(*, offline: bool = False, home: Path | None = None) -> Iterator[Finding]:
-    """Finding after finding, each as soon as it is known. offline: no network at all. Raises nothing."""
+def examine(*, offline: bool = False, home: Path | None = None, rpc: Sequence[str] = ()) -> Iterator[Finding]:
+    """Finding after finding, each as soon as it is known. offline: no network, but for servers that are named.
+
+    rpc: checked addresses of RPC servers. Raises nothing.
+    """
     checks: dict[str, Check] = {
         "Python": check_python,
         "load": check_load,  # before the library is tried, which is load itself
@@ -29,6 +33,7 @@ def examine(*, offline: bool = False, home: Path | None = None) -> Iterator[Find
         "store": lambda: check_store(home),
         "Hugging Face cache": check_cache,
         "network": lambda: check_network(offline),
+        "RPC": lambda: check_rpc(rpc),
         "variables": check_environment,
     }
     for topic, check in checks.items():

@@ -20,6 +20,7 @@ from localspec.engine.libraries import (
     installed,
     libraries,
     library_for,
+    reference,
 )
 from localspec.engine.options import EngineOptions, Notify
 from localspec.engine.together import why_not_together
@@ -133,6 +134,9 @@ def _chosen(
     compare: Callable[[Library, Metadata], Comparison] | None,
 ) -> Choice:
     """compare: compares a library with the reference now; None: only what is known counts."""
+    if options.rpc or options.draft_rpc:
+        asked = library_for(target, draft, reference().key)
+        return Choice(asked, "the only one that computes with RPC servers")
     first = library_for(target, draft, options.library)
     other = next((library for library in libraries() if library.key in LIKELY), first)
     if options.library != AUTO:

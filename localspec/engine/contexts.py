@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -28,11 +29,22 @@ class Opener:
     opened: ExitStack
 
     def weights(
-        self, metadata: Metadata, gpu_layers: int, options: EngineOptions, *, heads: bool = False
+        self,
+        metadata: Metadata,
+        gpu_layers: int,
+        options: EngineOptions,
+        *,
+        heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> Weights:
-        """heads: with the prediction layers. Raises what `Library.open_weights` raises."""
+        """heads: with the prediction layers. rpc: servers for its layers. Raises what `Library.open_weights` raises."""
         weights = self.library.open_weights(
-            metadata, gpu_layers=gpu_layers, use_mmap=options.use_mmap, repack=options.repack, heads=heads
+            metadata,
+            gpu_layers=gpu_layers,
+            use_mmap=options.use_mmap,
+            repack=options.repack,
+            heads=heads,
+            rpc=rpc,
         )
         self.opened.callback(weights.close)
         return weights
@@ -69,8 +81,7 @@ def loads_of(
     draft_n_ctx: int,
 ) -> list[Load]:
     """What will be loaded, the target first. options: in effect for the target; asked: for the draft."""
-    gpu_layers = library.resolve_gpu_layers(options.gpu_layers)
-    draft_gpu_layers = library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers")
+    gpu_layers, draft_gpu_layers = layers_elsewhere(library, options)
     target_options = replace(
         options.context(n_ctx, TARGET_ROWS), hidden_states=head.states, layer_inputs=head.layer_inputs
     )
@@ -84,6 +95,15 @@ def loads_of(
     if options.no_draft or library.key != reference().key:  # which alone can keep snapshots
         return loads
     return [with_snapshots(loads, options), *loads[1:]]
+
+
+def layers_elsewhere(library: Library, options: EngineOptions) -> tuple[int, int]:
+    """How many layers of target and draft go to a GPU or to servers. Raises `InvalidRequest`."""
+
+    def resolved(name: str, rpc: Sequence[str]) -> int:
+        return library.resolve_gpu_layers(getattr(options, name), name, **({"rpc": True} if rpc else {}))
+
+    return resolved("gpu_layers", options.rpc), resolved("draft_gpu_layers", options.draft_rpc)
 
 
 def another_load(context: Context) -> Load:

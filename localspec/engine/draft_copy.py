@@ -216,7 +216,7 @@ def chosen_copy(
 
 def _wanted(options: EngineOptions, library: Library) -> bool:
     on_gpu = library.resolve_gpu_layers(options.draft_gpu_layers, "draft_gpu_layers") > 0
-    return options.prepare_draft and not options.no_draft and not on_gpu
+    return options.prepare_draft and not (options.no_draft or on_gpu or options.draft_rpc)
 
 
 def _is_due(draft: Path, options: EngineOptions, home: Path | None, library: Library) -> bool:

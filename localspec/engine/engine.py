@@ -18,7 +18,13 @@ from localspec.decoding.drafting import Drafter, NoDrafter, chain
 from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
 from localspec.decoding.threads import ThreadControl
-from localspec.engine.contexts import Opener, another_load, check_cache_types, loads_of
+from localspec.engine.contexts import (
+    Opener,
+    another_load,
+    check_cache_types,
+    layers_elsewhere,
+    loads_of,
+)
 from localspec.engine.cross_vocabulary import translation_between
 from localspec.engine.heads import head_of, model_drafter
 from localspec.engine.libraries import library_for, reference, watched_flag
@@ -76,8 +82,7 @@ class Engine:
         draft_metadata = facts_of(draft) if draft is not None and not options.no_draft else None
         self.library = library or library_for(target_metadata, draft_metadata, options.library)
         check_cache_types(self.library, options)
-        for name in ("gpu_layers", "draft_gpu_layers"):
-            self.library.resolve_gpu_layers(getattr(options, name), name)
+        layers_elsewhere(self.library, options)
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
         self._widths_of = partial(strict_widths, home=home, notify=notify)
@@ -183,7 +188,9 @@ class Engine:
 
     def _open_target(self, load: Load, opener: Opener) -> tuple[Context, Widths]:
         own_head = self.head.drafts and self.head.file is None
-        weights = opener.weights(load.metadata, load.gpu_layers, self.options, heads=own_head)
+        weights = opener.weights(
+            load.metadata, load.gpu_layers, self.options, heads=own_head, rpc=self.options.rpc
+        )
         options, widths = load.options, Widths(1, load.options.n_batch)
         if self.options.strict:
             widths = self._widths_of(weights, options, self.cancel)
@@ -195,11 +202,13 @@ class Engine:
 
         Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
         """
+        rpc = self.asked.draft_rpc
         if not self.head.drafts:
-            return opener.context(opener.weights(load.metadata, load.gpu_layers, self.asked), load.options)
+            weights = opener.weights(load.metadata, load.gpu_layers, self.asked, rpc=rpc)
+            return opener.context(weights, load.options)
         weights = self.target.weights
         if self.head.file is not None:
-            weights = opener.weights(load.metadata, load.gpu_layers, self.asked, heads=True)
+            weights = opener.weights(load.metadata, load.gpu_layers, self.asked, heads=True, rpc=rpc)
         return opener.head(weights, self.target, load.options)
 
     def _target_n_ctx(self, target: Metadata) -> int:
@@ -219,7 +228,11 @@ class Engine:
         return trained
 
     def _warn_about_gpu(self) -> None:
-        asked = {self.options.gpu_layers, self.options.draft_gpu_layers} - {"auto", 0}
+        layers = (
+            (self.options.gpu_layers, self.options.rpc),
+            (self.options.draft_gpu_layers, self.options.draft_rpc),
+        )
+        asked = {value for value, rpc in layers if not rpc} - {"auto", 0}
         if asked and (reason := self.library.why_no_gpu()):
             self.warnings.append(f"GPU layers were asked for, but {reason}")
 
@@ -340,8 +353,8 @@ class Engine:
         """Settings in effect for both models, ready for JSON."""
         return {
             "library": {"name": self.library.name, "build": self.target.weights.build},
-            "target": _describe(self.target, self.options),
-            "draft": _describe(self.draft, self.asked) if self.draft else None,
+            "target": _describe(self.target, self.options, self.options.rpc),
+            "draft": _describe(self.draft, self.asked, self._rpc_of_draft) if self.draft else None,
             "kept_prefixes": {
                 "count": self.prefixes.count,
                 "max_bytes": self.prefixes.max_bytes,
@@ -352,6 +365,11 @@ class Engine:
     def holding(self, tokens: Sequence[int]) -> Engine:
         """This engine, or that of the seat whose cells hold most of these tokens."""
         return self if self.seats is None else self.seats.holding(tokens)
+
+    @property
+    def _rpc_of_draft(self) -> Sequence[str]:
+        """Servers with the draft's layers: the target's where it drafts itself with layers of its own file."""
+        return self.options.rpc if self.head.drafts and self.head.file is None else self.asked.draft_rpc
 
     def close(self) -> None:
         """Free contexts, then models. Idempotent."""
@@ -371,7 +389,7 @@ def facts_of(model: StrPath | Metadata) -> Metadata:
     return model if isinstance(model, Metadata) else read_metadata(Path(model))
 
 
-def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
+def _describe(context: Context, options: EngineOptions, rpc: Sequence[str]) -> dict[str, object]:
     return {
         "file": str(context.weights.path),
         "architecture": context.weights.metadata.architecture,
@@ -385,4 +403,5 @@ def _describe(context: Context, options: EngineOptions) -> dict[str, object]:
         "repack": options.repack,
         "strict": options.strict,
         **({"head": True} if isinstance(context, HeadContext) else {}),
+        **({"rpc": list(rpc)} if rpc else {}),
     }

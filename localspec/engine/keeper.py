@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from localspec.compute.library import Library
 from localspec.decoding.adaptive import AdaptiveController
@@ -20,11 +19,13 @@ from localspec.engine.costs_in_use import CostsInUse
 from localspec.engine.draft_copy import improved_engine, load_engine
 from localspec.engine.drafting_status import describe_drafting, standing_hint
 from localspec.engine.engine import Engine, facts_of
+from localspec.engine.kept import Order
 from localspec.engine.measured_costs import Costs, strict_sentence
-from localspec.engine.options import EngineOptions, Notify
+from localspec.engine.options import Notify
 from localspec.engine.seats import Seats, open_seats
 from localspec.engine.trial import try_load
 from localspec.errors import EngineClosed, LoadCancelled, ModelFileError
+from localspec.gguf.metadata import Metadata
 from localspec.system.forks import is_forked
 from localspec.system.load_watch import LoadWatch, watching
 
@@ -33,21 +34,6 @@ log = logging.getLogger(__name__)
 
 def _ignore(sentence: str) -> None:
     pass
-
-
-@dataclass(frozen=True)
-class Order:
-    """What to load, and how. draft_tokens: "auto" or a number. home: where measurements are kept.
-
-    calibrate: measure what passes cost before it counts as loaded.
-    """
-
-    target: Path
-    draft: Path | None
-    options: EngineOptions
-    draft_tokens: int | str
-    home: Path | None = None
-    calibrate: bool = False
 
 
 class EngineKeeper:
@@ -83,7 +69,7 @@ class EngineKeeper:
             *about_seats,
         ]
         self._described = (self.engine.describe(), self.drafting)
-        self._identity = _identity(self.engine)
+        self._identity = identity(self.engine.target.weights.metadata)
         log.info("loaded %s in %.1f s, drafting %s", self, time.monotonic() - started, self.drafting)
 
     def _load_first(self, notify: Notify) -> tuple[Engine, Choice]:
@@ -120,7 +106,7 @@ class EngineKeeper:
         return [f"draft_tokens is {asked}, and a pass here checks no more than {most}: {most} are drafted."]
 
     def __str__(self) -> str:
-        return " and ".join(path.name for path in (self.order.target, self.order.draft) if path)
+        return str(self.order)
 
     def _settle(self, notify: Notify) -> None:
         if self.order.calibrate:
@@ -168,7 +154,7 @@ class EngineKeeper:
                 if self._closed:
                     raise _closed() from None
                 raise
-            if _identity(engine) != self._identity:
+            if identity(engine.target.weights.metadata) != self._identity:
                 engine.close()
                 raise ModelFileError(
                     f"{order.target} is another model than the one that was loaded from there before.",
@@ -330,9 +316,8 @@ class EngineKeeper:
             self._costs.keep(self._engine)
 
 
-def _identity(engine: Engine) -> int:
+def identity(facts: Metadata) -> int:
     """What a file must have in common with the one before it, so that ids go on to mean what they meant."""
-    facts = engine.target.weights.metadata
     values = repr(sorted(facts.key_values.items()))
     return hash((facts.size_bytes, tuple(facts.tokens), facts.token_types, values))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Self, Unpack
 
 from localspec.checks import StrPath, check_draft_tokens, check_listener, checked_seconds, checked_switch
-from localspec.engine.keeper import EngineKeeper, Order
+from localspec.engine.keeper import EngineKeeper
+from localspec.engine.kept import Keeper, Order
 from localspec.engine.loading import Loading, watched
 from localspec.engine.options import LoadOptions, Notify, engine_options, within_machine
 from localspec.hub.sources import Found, find, find_files, find_folder, find_on_hub, find_pair
@@ -39,7 +40,7 @@ def _checked_progress(on_progress: ProgressCallback | None) -> ProgressCallback 
 class Loaders:
     """Class methods of what holds a loaded engine, `LLM`. Errors are those of the method that fits what was named."""
 
-    def __init__(self, keeper: EngineKeeper, unload_after: float | None = None) -> None:
+    def __init__(self, keeper: Keeper, unload_after: float | None = None) -> None:
         """Called by the loaders alone. unload_after: idle seconds until the weights are freed; None: never."""
         self._keeper = keeper
 
@@ -111,7 +112,8 @@ class Loaders:
 
         options: those of `LoadOptions`. With draft_tokens "auto", where a draft model can pay, a copy of it is
         requantized in `home` and used if it drafts faster, unless `prepare_draft=False`.
-        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort` or `BackendError`.
+        Raises `InvalidRequest`, `ModelFileError`, `PairingError`, `ModelLoadError`, `MemoryShort`, `BackendError` or,
+        with servers (`rpc`), `RpcError`.
         """
         own: dict[str, Any] = dict(options)
         home = own.pop("home", None)
@@ -123,10 +125,15 @@ class Loaders:
         calibrate = checked_switch("calibrate", own.pop("calibrate", False))
         engine, cut = within_machine(engine_options(own))
         order = Order(found.target, found.draft, engine, draft_tokens, found.home, calibrate)
-        keeper = watched(lambda say: EngineKeeper(order, _both(say, notify)), on_progress)
+        keeper = watched(lambda say: cls._kept(order, _both(say, notify)), on_progress)
         keeper.warnings += cut
         record_use(found.target, found.draft if keeper.engine.draft else None, home=found.home)
         return cls(keeper, seconds)
+
+    @classmethod
+    def _kept(cls, order: Order, notify: Notify) -> Keeper:
+        """What is loaded, and by whom it is kept."""
+        return EngineKeeper(order, notify)
 
     @classmethod
     def _from(cls, found: Found, options: LoadOptions, *, asked: bool = False) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
@@ -10,9 +10,11 @@ from typing import TypedDict
 from localspec.checks import check_head, check_library, check_names, check_parallel, checked_switch
 from localspec.compute.context_options import ContextOptions, StrictForm
 from localspec.compute.library import Library
+from localspec.errors import InvalidRequest
 from localspec.gguf.metadata import Metadata
 from localspec.system.cores import processors
 from localspec.system.progress import ProgressCallback
+from localspec.system.rpc_servers import checked_addresses
 
 Notify = Callable[[str], None]
 """Told in a sentence when something takes long."""
@@ -41,9 +43,11 @@ class EngineOptions:
     it is an error and not a crash (`trial.py`). library: what computes, by its name in LIBRARIES; "auto": the one that
     is expected to take the least time for the pair here (`choice.py`). head: whether the target's own prediction layers
     draft: "auto", where it has some and no draft is given; "on", in the place of the pair's draft too, and it is an
-    error where they cannot; "off". parallel: answers that run at a time, each with `n_ctx` cells of its own; "auto": as
-    many as memory has room for, up to 4 (`seats.py`). Raises `InvalidRequest`, for `keep_prefixes` and
-    the layers when they are used.
+    error where they cannot; "off". rpc, draft_rpc: servers of llama.cpp's RPC backend, HOST:PORT, in one text with
+    commas or in several, that have the layers of the target and those of the draft (as many as `gpu_layers` and
+    `draft_gpu_layers` say, by default all); a process of its own computes then. parallel: answers that run at a time,
+    each with `n_ctx` cells of its own; "auto": as many as memory has room for, up to 4 (`seats.py`); with servers one.
+    Raises `InvalidRequest`, for `keep_prefixes` and the layers when they are used.
     """
 
     n_ctx: int = 4096
@@ -65,6 +69,8 @@ class EngineOptions:
     library: str = "auto"
     head: str = "auto"
     parallel: int | str = 1
+    rpc: Sequence[str] | str = ()
+    draft_rpc: Sequence[str] | str = ()
 
     def __post_init__(self) -> None:
         self.context(self.n_ctx, 1)  # checks what it is given
@@ -73,6 +79,15 @@ class EngineOptions:
         check_library(self.library)
         check_head(self.head)
         check_parallel(self.parallel)
+        for name in ("rpc", "draft_rpc"):
+            addresses = checked_addresses(name, getattr(self, name))
+            object.__setattr__(self, name, addresses)
+            if addresses and self.library not in ("auto", "llama"):
+                raise InvalidRequest(
+                    f"library is {self.library}, and only llama.cpp computes with RPC servers.",
+                    "Ask for llama, or for none.",
+                    name="library",
+                )
 
     def strict_for(self, target: Metadata, library: Library) -> EngineOptions:
         """These options with what strict mode changes for a target that `library` computes."""
@@ -129,6 +144,8 @@ class LoadOptions(TypedDict, total=False):
     library: str
     head: str
     parallel: int | str
+    rpc: Sequence[str] | str
+    draft_rpc: Sequence[str] | str
 
 
 def engine_options(values: dict[str, object]) -> EngineOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localspec.compute.context_options import ContextOptions, StrictForm
@@ -85,7 +86,7 @@ class IkLlama:
         """Why layers cannot go to a GPU."""
         return _NO_GPU
 
-    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers", *, rpc: bool = False) -> int:
         """0: the CPU computes all layers. Raises `InvalidRequest` for anything but auto, all or a number >= 0."""
         if value not in ("auto", "all") and (
             isinstance(value, bool | str) or not isinstance(value, int) or value < 0
@@ -109,10 +110,12 @@ class IkLlama:
         use_mmap: bool = True,
         repack: bool = True,
         heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> Weights:
         """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
         from localspec.ik.weights import Weights  # needs numpy, which `probe` must do without
 
+        assert not rpc, "`EngineOptions` refuses servers for it"
         self.resolve_gpu_layers(gpu_layers)
         return Weights(metadata, use_mmap=use_mmap, repack=repack)
 

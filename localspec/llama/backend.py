@@ -10,6 +10,7 @@ from typing import Any
 
 from localspec.errors import BackendError, InvalidRequest
 from localspec.ggml.callbacks import LoadingGate, NativeLog, log_callback, silence
+from localspec.llama.devices import has_gpu
 from localspec.system import packages
 from localspec.system.at_exit import close_before_library
 from localspec.system.signals import signals_noted
@@ -133,17 +134,18 @@ def _log_callback(llama_cpp: Any) -> Any:
 
 
 def supports_gpu() -> bool:
-    """Whether this build can offload layers to a GPU."""
-    return bool(library().llama_supports_gpu_offload())
+    """Whether this build can offload layers to a GPU. llama.cpp also says so of servers, whether there are any."""
+    lib = library()
+    return bool(lib.llama_supports_gpu_offload()) and (not lib.llama_supports_rpc() or has_gpu())
 
 
-def resolve_gpu_layers(value: str | int, name: str = "gpu_layers") -> int:
+def resolve_gpu_layers(value: str | int, name: str = "gpu_layers", *, rpc: bool = False) -> int:
     """Number of layers to offload; 0 where the build cannot.
 
-    Raises `InvalidRequest` for anything but auto, all or a number >= 0.
+    rpc: to servers, and not to a GPU. Raises `InvalidRequest` for anything but auto, all or a number >= 0.
     """
     if isinstance(value, str) and value in ("auto", "all"):
-        return ALL_LAYERS if supports_gpu() else 0
+        return ALL_LAYERS if rpc or supports_gpu() else 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= ALL_LAYERS:
         raise InvalidRequest(f"{name} is {value!r}.", "It must be auto, all or a number, 0 or more.")
-    return value if supports_gpu() else 0
+    return value if rpc or supports_gpu() else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,9 +71,15 @@ class LlamaCpp:
         )
         return f"this {self.package} has no GPU support: running on the CPU. {remedy}"
 
-    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers") -> int:
+    def resolve_gpu_layers(self, value: str | int, name: str = "gpu_layers", *, rpc: bool = False) -> int:
         """Number of layers to offload; 0 where the build cannot. Raises `InvalidRequest` naming the option."""
-        return backend.resolve_gpu_layers(value, name)
+        return backend.resolve_gpu_layers(value, name, rpc=rpc)
+
+    def check_rpc(self) -> None:
+        """Raise `BackendError` where this build cannot compute with servers."""
+        from localspec.llama.rpc import check_rpc
+
+        check_rpc()
 
     def strict_form(self, metadata: Metadata, asked: StrictForm) -> StrictForm:
         """The settings asked for, changed where they cannot be strict.
@@ -101,6 +107,7 @@ class LlamaCpp:
         use_mmap: bool = True,
         repack: bool = True,
         heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> Weights:
         """Load a file. Raises `ModelLoadError`, `LoadCancelled`, `BackendError` or `InvalidRequest`."""
         from localspec.llama.weights import Weights  # needs numpy, which `probe` must do without
@@ -112,6 +119,7 @@ class LlamaCpp:
             repack=repack,
             metadata=metadata,
             heads=heads,
+            rpc=rpc,
         )
 
     def open_vocabulary(self, metadata: Metadata) -> Vocabulary:

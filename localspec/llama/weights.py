@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.eagle_context import EagleContext
 from localspec.llama.head_context import HeadContext
+from localspec.llama.rpc import server_devices
 from localspec.llama.vocabulary import Vocabulary
 from localspec.system.forks import check_process, is_forked
 
@@ -30,6 +33,7 @@ class Weights(NativeWeights):
     repack:     let the CPU rearrange weights for faster passes (more memory, rows depend on batch width more).
     vocab_only: load the vocabulary and nothing to compute with.
     heads:      load the prediction layers too, where `why_no_head` has nothing against them.
+    rpc:        servers that get the layers, all of those that do not stay with the CPU.
     Raises `ModelFileError` for a file that is no usable GGUF, `ModelLoadError` when llama.cpp refuses it.
     """
 
@@ -46,10 +50,12 @@ class Weights(NativeWeights):
         metadata: Metadata | None = None,
         vocab_only: bool = False,
         heads: bool = False,
+        rpc: Sequence[str] = (),
     ) -> None:
         check_process()
         metadata = metadata or read_metadata(Path(path))
-        self.gpu_layers = backend.resolve_gpu_layers(gpu_layers)
+        self.gpu_layers = backend.resolve_gpu_layers(gpu_layers, rpc=bool(rpc))
+        self._rpc = tuple(rpc)
         self.repack = repack
         self.vocab_only = vocab_only
         self.num_heads = prediction_layers(metadata) if heads else 0
@@ -62,6 +68,9 @@ class Weights(NativeWeights):
             vocab_only=vocab_only,
             load_mtp=heads and not is_eagle(metadata),
         )
+        if rpc:
+            self._devices = server_devices(rpc)  # the library reads it during the load
+            backend.set_fields(params, devices=ctypes.cast(self._devices, ctypes.c_void_p))
         super().__init__(
             metadata,
             params,
@@ -81,8 +90,8 @@ class Weights(NativeWeights):
 
     @property
     def build(self) -> str:
-        """The library's own: see `Library.build`."""
-        return backend.build()
+        """The library's own: see `Library.build`. With servers passes cost other times, and may compute other bits."""
+        return f"{backend.build()}, layers on {', '.join(self._rpc)}" if self._rpc else backend.build()
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -102,7 +102,12 @@ def _end_stray() -> NoReturn:
 def _end_of(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - _READ, 0))
-        said = file.read(_READ).decode("utf-8", "replace")
+        return last_words(file.read(_READ))
+
+
+def last_words(data: bytes) -> str:
+    """What a child wrote to standard error, up to the assertion that ended it."""
+    said = data.decode("utf-8", "replace")
     ends = max((match.end() for match in _ASSERTION.finditer(said)), default=None)
     return said[:ends].strip()[-_KEPT:]
 
@@ -167,7 +172,7 @@ class _Spawned:
 
 def enter(entry: str, argument: str, said: str) -> None:
     """The child: do the work, and let what is written to standard error be found in the file `said`."""
-    _leave_no_core()
+    leave_no_core()
     os.environ.pop(frozen.MARK, None)
     os.environ["GGML_NO_BACKTRACE"] = "1"  # a debugger that is started for it takes seconds
     file = os.open(said, os.O_WRONLY | os.O_APPEND)
@@ -192,7 +197,7 @@ def _watched(seconds: float, entry: str, argument: str, said: str) -> None:
     enter(entry, argument, said)
 
 
-def _leave_no_core() -> None:
+def leave_no_core() -> None:
     """A crash that is expected and explained needs no memory image on the user's disk."""
     try:
         import resource
