@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from localspec.cli.completion import names_or_files
 from localspec.errors import BackendError, MissingPackage
 from localspec.system import packages
 
@@ -16,7 +17,7 @@ EXTRA = 'Install them with the extra `desktop`: pip install -e ".[desktop]"'
 
 
 @click.command(name="app", short_help="Chat in a desktop window.")
-@click.argument("pair", default="")
+@click.argument("pair", default="", shell_complete=names_or_files)
 def app(pair: str) -> None:
     """Chat in a desktop window.
 
