@@ -187,8 +187,8 @@ MOST_PARALLEL = 64
 
 def check_parallel(value: object) -> int | str:
     """How many answers run at a time: "auto" or a number. Raises `InvalidRequest` otherwise."""
-    if value == "auto":
-        return "auto"
+    if isinstance(value, str) and value == "auto":
+        return value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PARALLEL:
         raise InvalidRequest(
             f"parallel is {shown(value)}.",

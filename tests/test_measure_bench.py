@@ -519,7 +519,7 @@ def test_a_library_that_is_not_trusted_with_the_file_is_left_out_with_its_reason
     )
     verdicts = {"doubted": Comparison(divergence=0.5, rows=24), "good": Comparison(rows=24)}
     monkeypatch.setattr(
-        laning, "known_comparison", lambda _target, _options, library, _home: verdicts[library.name]
+        laning, "known_verdict", lambda _target, _options, library, _home: verdicts[library.name]
     )
     told: list[str] = []
     target, _draft = write_pair(tmp_path)
