@@ -404,6 +404,8 @@ def test_short_options_of_several_letters_stand_beside_those_of_one(opened: list
         "cache_type_v": "bf16",
         "strict": False,
         "library": "ik",
+        "rpc": "",
+        "draft_rpc": "",
     }
 
 
