@@ -3,7 +3,8 @@
     python scripts/throughput.py PAIR [--library NAME] [--clients 1,2,4,8] [--seats 4] [-n 128] [--limit 4]
 
 Each client asks one question of its own and reads the answer; decoding time only: from the first token of the last
-client to begin until the first one ends, what all of them committed in that time. Modes take turns in one run.
+client to begin until the first one ends, what all of them committed in that time. Of more clients than seats the whole
+run counts, prompts included. Modes take turns in one run.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def main() -> None:
                 own = found.setdefault(str(count), {})
                 for name, draft_tokens in (("plain", "off"), ("drafted", "auto")):
                     queue = queued(one, min(count, 4), draft_tokens, arguments.n)
-                    _, together = rate(many, count, draft_tokens, arguments.n)
+                    total, decoding = rate(many, count, draft_tokens, arguments.n)
+                    together = decoding if count <= arguments.seats else total
                     own.setdefault(f"queue {name}", []).append(queue)
                     own.setdefault(f"seats {name}", []).append(together)
                     print(
