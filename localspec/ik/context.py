@@ -101,7 +101,7 @@ class Context(NativeContext):
         view = self._lib.llama_kv_cache_view_init(self._handle, 1)
         try:
             self._lib.llama_kv_cache_view_update(self._handle, byref(view))
-            return int(view.max_contiguous) == view.n_cells - view.used_cells
+            return bool(view.max_contiguous == view.n_cells - view.used_cells)
         finally:
             self._lib.llama_kv_cache_view_free(byref(view))
 
