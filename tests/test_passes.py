@@ -272,9 +272,9 @@ def test_rows_are_those_of_the_sequence_alone_whatever_others_do(library, weight
 
 def test_a_sequence_is_whole_after_hundreds_of_holes_among_its_cells(library, tmp_path):
     """More than ik_llama.cpp closes by one call: the deeper a model, the fewer."""
-    length, rng = 600, np.random.default_rng(2)
+    length, rng = 900, np.random.default_rng(2)
     texts = rng.integers(40, 200, (4, length + 1)).tolist()
-    deep = library.open_weights(read_metadata(write_llama(tmp_path / "deep.gguf", seed=1, n_layer=24)))
+    deep = library.open_weights(read_metadata(write_llama(tmp_path / "deep.gguf", seed=1, n_layer=40)))
     with (
         opened(deep, n_ctx=4 * length + 256, n_sequences=4, n_batch=400) as context,
         opened(deep, n_ctx=length + 8, n_sequences=2, n_batch=400) as alone,
