@@ -26,7 +26,7 @@ from localspec.engine.loaders import Loaders
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import Notify
 from localspec.engine.seats import SeatState
-from localspec.errors import EngineClosed, LoadCancelled, LocalspecError
+from localspec.errors import DecodeCancelled, EngineClosed, LoadCancelled, LocalspecError
 from localspec.remote.engine import RemoteEngine, refuse
 from localspec.remote.keeper import RemoteKeeper
 from localspec.remote.requests import portable
@@ -343,7 +343,7 @@ class LLM(Loaders):
         with self._queue.admit(ticket) as mine:
             try:
                 seats = self._keeper.seats if mine else None
-            except (LoadCancelled, EngineClosed):
+            except (LoadCancelled, EngineClosed, DecodeCancelled):  # the last: contexts are compared
                 seats = None
             if seats is None:
                 yield cancelled_chunk(request, drafting)

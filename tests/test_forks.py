@@ -78,6 +78,13 @@ def test_a_forked_process_is_refused_at_once_and_the_parent_goes_on(files, libra
     assert got == {name: "7" if name in REFUSED else "0" for name in (*WORKS, "locked close", "locked exit")}
 
 
+def test_a_forked_process_drops_an_answer_of_a_seat(files, library):
+    code = "llm = LLM.from_files(*sys.argv[2:], parallel=2, **options)\n"
+    code += "streams = [llm.stream('abc', max_tokens=400, ignore_eos=True)]\nnext(streams[0])\n"
+    code += "print('drop', forked(streams.clear), sep=': ')\nllm.close()\n"
+    assert run(code, library, files) == {"drop": "0"}
+
+
 def test_a_process_forked_before_any_model_is_loaded_may_load(files, library):
     code = PARENT.split("llm = load()")[0] + (
         "child = multiprocessing.get_context('fork').Process(\n"

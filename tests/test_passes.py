@@ -270,6 +270,29 @@ def test_rows_are_those_of_the_sequence_alone_whatever_others_do(library, weight
     assert worst < 0.2, "a token left out moves a logit by several"
 
 
+def test_a_sequence_is_whole_after_hundreds_of_holes_among_its_cells(library, tmp_path):
+    """More than ik_llama.cpp closes by one call: the deeper a model, the fewer."""
+    length, rng = 900, np.random.default_rng(2)
+    texts = rng.integers(40, 200, (4, length + 1)).tolist()
+    deep = library.open_weights(read_metadata(write_llama(tmp_path / "deep.gguf", seed=1, n_layer=40)))
+    with (
+        opened(deep, n_ctx=4 * length + 256, n_sequences=4, n_batch=400) as context,
+        opened(deep, n_ctx=length + 8, n_sequences=2, n_batch=400) as alone,
+    ):
+        for start in range(0, length, 100):
+            places = range(start, start + 100)
+            context.decode([Span(one, (texts[one][at],), at, 0) for at in places for one in range(4)])
+        for gone in (0, 3):
+            context.truncate(gone, 0)
+        for kept in (1, 2):
+            (row,) = context.decode([Span(kept, (texts[kept][length],), length, 1)])[0]
+            session = Session(alone)
+            alone.truncate(0, 0)
+            (expected,) = session.forward(texts[kept])
+            assert np.abs(row - expected).max() < 0.2
+    deep.close()
+
+
 def test_what_cannot_be_copied_is_not(weights):
     with opened(weights, n_ctx=64, n_sequences=2) as context:
         context.decode([Span(0, TEXTS[0], 0, 0)])

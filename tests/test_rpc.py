@@ -267,6 +267,15 @@ def test_a_cancel_from_another_thread_ends_a_pass(files: tuple[Path, Path], tmp_
     assert completion is not None and completion.finish_reason == "cancelled" and len(completion.ids) < 100
 
 
+def test_a_cancel_that_comes_while_an_answer_is_started_is_not_lost(keeper: RemoteKeeper) -> None:
+    asking = keeper._asking
+    assert asking is not None
+    asking.cancel(asking.begin("leave") + 1)
+    asking.wait(asking.begin("start", [1, 2, 3], ENDLESS))
+    chunk, _ = asking.ask("next")
+    assert chunk.completion.finish_reason == "cancelled"
+
+
 def test_one_that_was_cancelled_before_it_began_says_so(llm: LLM) -> None:
     stream = llm.stream("abc", **GREEDY)
     llm.cancel()

@@ -129,6 +129,33 @@ def test_a_pass_that_was_stopped_is_made_again_for_those_that_were_not_cancelled
     assert cleared == [True]
 
 
+class Forgetful(Recording):
+    """Once `lost` is set, a sequence keeps none of its cells, as behind a sliding window."""
+
+    lost = False
+
+    def truncate(self, sequence_id, length):
+        return super().truncate(sequence_id, 0 if self.lost else length)
+
+
+@pytest.mark.parametrize("stop", [DecodeCancelled("Cancelled.", code=2), DecodeError("No room.", code=1)])
+def test_a_pass_is_not_made_again_behind_cells_that_are_gone(stop):
+    target = Forgetful()
+    passes = SharedPasses([target])
+
+    def one(sequence_id):
+        def work():
+            passes.decode(target, Span(sequence_id, (1,), 0, 1))
+            target.lost, target.fail_with = True, stop
+            with pytest.raises(DecodeError, match="lost"):
+                passes.decode(target, Span(sequence_id, (1,), 1, 1))
+            return "lost"
+
+        return work
+
+    assert together(passes, one(0), one(1)) == ["lost", "lost"]
+
+
 def test_whoever_is_not_inside_has_a_pass_of_its_own():
     target = Recording()
     made = SharedPasses([target]).decode(target, Span(0, (1, 1), 0, 1))

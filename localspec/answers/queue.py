@@ -40,11 +40,13 @@ class Ticket:
 
     whole: it wants the engine for itself. priority: those with a higher one come first. seat: the one that it has;
     choose: which of several free ones it takes. seated: a thread of its own computes it, not whoever reads it.
+    reader: who does then.
     """
 
     def __init__(self, *, whole: bool = False, priority: int = 0) -> None:
         self.cancelled = False
         self.thread: threading.Thread | None = None
+        self.reader: threading.Thread | None = None
         self.stream: Callable[[], Unread | None] = lambda: None
         self.whole, self.priority, self.seat, self.seated = whole, priority, 0, False
         self.choose: Callable[[list[int]], int] = min
@@ -112,7 +114,7 @@ class AnswerQueue:
             self._waiting.insert(behind[0] if behind else len(self._waiting), ticket)
             try:
                 self._wait_for(ticket)
-                self._hold_at_exit()
+                self._hold_at_exit(ticket.reader)
                 if not ticket.cancelled:
                     self._refuse_closed()
             finally:
@@ -192,12 +194,23 @@ class AnswerQueue:
         while not (self._closing or ticket.cancelled) and (
             self._stop_background() or self._is_full_for(ticket) or self._waiting[0] is not ticket
         ):
+            self.refuse_within()
+            self._changed.wait()
+
+    def refuse_within(self) -> None:
+        """Raise `EngineBusy` in a thread that has the engine: what it waits for would wait for it."""
+        with self._changed:
             if any(one.thread is threading.current_thread() for one in self._running):
                 raise EngineBusy(
                     "This thread has the engine: an answer is still being read, or a block of `exclusive` is open.",
                     "Read the answer to its end or close it; leave the block.",
                 )
-            self._changed.wait()
+
+    @property
+    def is_in_seat(self) -> bool:
+        """Whether this thread computes an answer that another one reads, as in a callback of it."""
+        with self._changed:
+            return any(one.seated and one.thread is threading.current_thread() for one in self._running)
 
     def _is_full_for(self, ticket: Ticket) -> bool:
         """Whether somebody has what it needs."""
@@ -277,13 +290,13 @@ class AnswerQueue:
         self.end_all()
         while True:
             self.cancel()
-            suspended = list(self._running)
-            for one in suspended:
-                one.close_unread()
+            for one in list(self._running):
+                if not one.seated:  # those in seats end without their readers
+                    one.close_unread()
             with self._changed:
                 if not self._is_computing and not self._users:
                     break
-                if self._is_below(suspended):
+                if self._is_below:
                     self._free = free
                     return
             if deadline is not None and time.monotonic() > deadline:
@@ -291,22 +304,19 @@ class AnswerQueue:
             time.sleep(POLL_SECONDS)
         free()
 
-    def _is_below(self, running: list[Ticket]) -> bool:
-        """Whether this thread is in the middle of a use, or of one of `running`, which could not be closed."""
+    @property
+    def _is_below(self) -> bool:
+        """Whether this thread is in the middle of a use, or of what runs and could not be closed."""
         me = threading.current_thread()
-        return (
-            self._is_in_background
-            or self._users[me] > 0
-            or any(one in self._running and one.thread is me for one in running)
-        )
+        return self._is_in_background or self._users[me] > 0 or any(one.thread is me for one in self._running)
 
     def close_at_exit(self, free: Callable[[], None], timeout: float) -> None:
         """`close` at the end of the interpreter."""
         self._exiting = True
         self.close(free, timeout)
 
-    def _hold_at_exit(self) -> None:
-        while self._exiting and threading.current_thread().daemon:
+    def _hold_at_exit(self, reader: threading.Thread | None = None) -> None:
+        while self._exiting and (reader or threading.current_thread()).daemon:
             # It ends with the process. An error would be the last thing the user sees of a program that ended well.
             self._changed.wait()
 

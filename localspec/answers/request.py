@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from localspec.decoding.logprobs import TokenLogprob
@@ -110,6 +110,21 @@ class Chunk:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     stats: Stats | None = field(default=None, compare=False, repr=False)
     text_ends: tuple[int, ...] = ()
+
+
+def joined(chunks: Sequence[Chunk]) -> Chunk:
+    """Pieces that follow each other as one, with what the last one says of the answer."""
+    return replace(
+        chunks[-1],
+        text="".join(chunk.text for chunk in chunks),
+        tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+        drafted=tuple(drafted for chunk in chunks for drafted in chunk.drafted),
+        logprobs=tuple(entry for chunk in chunks for entry in chunk.logprobs),
+        prompt_logprobs=next(
+            (one.prompt_logprobs for one in chunks if one.prompt_logprobs is not None), None
+        ),
+        text_ends=tuple(end for chunk in chunks for end in chunk.text_ends),
+    )
 
 
 @dataclass(frozen=True)

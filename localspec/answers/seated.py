@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 
 from localspec.answers.queue import AnswerQueue, Ticket
-from localspec.answers.request import Chunk
+from localspec.answers.request import Chunk, joined
 from localspec.errors import DecodeCancelled
 
 Item = Chunk | BaseException | None
@@ -26,12 +26,14 @@ class SeatedAnswer:
         self._over = threading.Event()
 
     def chunks(self) -> Generator[Chunk]:
-        """For the reader. `DecodeCancelled` thrown in leads to the last chunk, which says how far it came; leaving it
-        ends the answer.
+        """For the reader. `DecodeCancelled` thrown in leads to the last chunk, with all that was computed and not yet
+        read; leaving it ends the answer. Raises `EngineBusy` in a thread that the answer would wait for.
         """
-        # Its end is not waited for at exit: `close_at_exit` of the engine's owner ends it.
-        threading.Thread(target=self._run, name="localspec seat", daemon=True).start()
+        self._answers.refuse_within()
+        self._ticket.reader = threading.current_thread()
         try:
+            # Its end is not waited for at exit: `close_at_exit` of the engine's owner ends it.
+            threading.Thread(target=self._run, name="localspec seat", daemon=True).start()
             while (item := self._items.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
@@ -40,22 +42,23 @@ class SeatedAnswer:
                 except DecodeCancelled:
                     if item.completion is not None:
                         raise
-                    yield self._last()
+                    yield self._rest()
                     return
         finally:
+            # Its end is not waited for: the garbage collector drops answers in any thread, also in one that has what
+            # this answer needs to come to its end.
             if not self._over.is_set():
                 self._answers.cancel([self._ticket])
-                self._over.wait()
 
-    def _last(self) -> Chunk:
-        """Ends the answer; its last chunk. Raises the error that ended it before."""
+    def _rest(self) -> Chunk:
+        """Ends the answer, and waits for that; what nobody has read, in one chunk. Raises the error that ended it."""
         self._answers.cancel([self._ticket])
+        unread: list[Chunk] = []
         while (item := self._items.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            if item.completion is not None:
-                return item
-        raise DecodeCancelled("The answer was closed.")
+            unread.append(item)
+        return joined(unread)
 
     def _run(self) -> None:
         self._ticket.thread = threading.current_thread()
@@ -63,8 +66,8 @@ class SeatedAnswer:
             for chunk in self._compute():
                 self._items.put(chunk)
         except BaseException as error:
+            self._over.set()
             self._items.put(error)
         else:
-            self._items.put(None)
-        finally:
             self._over.set()
+            self._items.put(None)

@@ -126,18 +126,19 @@ class AnswerStream(Iterator[Chunk]):
     def close(self) -> None:
         """End this answer and free the engine, from any thread; a conversation goes on as if it was not asked.
 
-        What another thread computes for it is cancelled first. Within its own reading (a callback, a signal handler)
-        it is cancelled, and ends after that.
+        What another thread computes for it is cancelled first. Within its own reading (a signal handler), and where an
+        answer is computed (a callback), it is cancelled, and ends after that.
         """
         self._when_complete = _tell_nobody
         if not self.close_unread() and not is_forked():
             self.cancel()
-            with self._reading:
-                self._close()
+            if not self._queue.is_in_seat:  # its end would wait for this thread
+                with self._reading:
+                    self._close()
 
     def close_unread(self) -> bool:
         """`close`, unless it is being read right now; whether it was closed."""
-        if is_forked() or not self._reading.acquire(blocking=False):
+        if is_forked() or self._queue.is_in_seat or not self._reading.acquire(blocking=False):
             return False
         try:
             return self._close()

@@ -12,7 +12,7 @@ from localspec.decoding.company import ALONE, Company
 from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Context, Span
 from localspec.decoding.stats import Batch
-from localspec.errors import DecodeCancelled, LocalspecError
+from localspec.errors import DecodeCancelled, DecodeError, LocalspecError
 
 ALONE_SECONDS, SHARED_SECONDS = 0.8, 0.3
 """What a piece of a prompt may take: where nobody else is inside, whom a newcomer has to wait for; and beside others,
@@ -119,12 +119,15 @@ class SharedPasses:
                 self._decode(context, [mine])
                 return mine
             self._waiting.append(mine)
-            while not mine.is_over:
-                if len(self._waiting) == len(self._inside) and not self._arriving:
-                    self._make_pass()
-                    self._turn.notify_all()
-                else:
-                    self._turn.wait()
+            try:
+                while not mine.is_over:
+                    if len(self._waiting) == len(self._inside) and not self._arriving:
+                        self._make_pass()
+                        self._turn.notify_all()
+                    else:
+                        self._turn.wait()
+            finally:
+                self._waiting = [wanted for wanted in self._waiting if wanted is not mine]
         if mine.error is not None:
             raise mine.error
         return mine
@@ -186,7 +189,7 @@ class SharedPasses:
     def _heal(self, context: Context, chosen: Sequence[Wanted], error: DecodeCancelled) -> None:
         """A pass was stopped: those that were not cancelled wait for another one."""
         for wanted in chosen:
-            context.truncate(wanted.span.sequence_id, wanted.span.start)
+            self._take_back(wanted)
             if wanted.cancelled():
                 wanted.error = error
         if not all(wanted.is_over for wanted in chosen):
@@ -195,12 +198,24 @@ class SharedPasses:
     def _one_by_one(self, context: Context, chosen: Sequence[Wanted]) -> None:
         """What failed together is tried alone, so that the fault of one is no fault of the others."""
         for wanted in chosen:
-            context.truncate(wanted.span.sequence_id, wanted.span.start)
+            self._take_back(wanted)
         for wanted in chosen:
+            if wanted.is_over:
+                continue
             try:
                 self._decode(context, [wanted])
             except BaseException as error:
                 wanted.error = error
+
+    def _take_back(self, wanted: Wanted) -> None:
+        """What a pass that failed left of this span; it is over where cells before it went too (a sliding window)."""
+        start = wanted.span.start
+        if wanted.context.truncate(wanted.span.sequence_id, start) != start:
+            wanted.error = DecodeError(
+                f"A pass was stopped, and the {start} tokens before it were lost with it.",
+                "Ask again.",
+                code=0,
+            )
 
     def _pace(self, context: Context) -> _Pace:
         return self._paces.setdefault(id(context), _Pace())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
 from localspec.compute import library
@@ -88,10 +89,21 @@ class Context(NativeContext):
         a cell is free: the pass would leave that out. One sequence has no holes.
         """
         if self._holes:
-            for _ in range(2):  # one call moves a limited number of pieces
+            for _ in range(self.options.n_ctx):  # one call moves a limited number of pieces
+                if self._is_in_one_piece():
+                    break
                 self._lib.llama_kv_cache_defrag(self._handle)
                 self._lib.llama_kv_cache_update(self._handle)
             self._holes = False
+
+    def _is_in_one_piece(self) -> bool:
+        """Whether all free cells lie side by side: behind those in use, for there it puts them."""
+        view = self._lib.llama_kv_cache_view_init(self._handle, 1)
+        try:
+            self._lib.llama_kv_cache_view_update(self._handle, byref(view))
+            return bool(view.max_contiguous == view.n_cells - view.used_cells)
+        finally:
+            self._lib.llama_kv_cache_view_free(byref(view))
 
     def _remove(self, sequence_id: int, start: int) -> bool:
         self._holes = self.options.n_sequences > 1

@@ -71,6 +71,15 @@ class Batch(ctypes.Structure):
     ]  # fmt: skip
 
 
+class CacheView(ctypes.Structure):
+    """llama_kv_cache_view. max_contiguous: the most free cells that lie side by side."""
+
+    _fields_ = [
+        ("n_cells", I32), ("n_seq_max", I32), ("token_count", I32), ("used_cells", I32),
+        ("max_contiguous", I32), ("max_contiguous_idx", I32), ("cells", POINTER), ("cells_sequences", POINTER),
+    ]  # fmt: skip
+
+
 MODEL_DEFAULTS = {
     "devices": None, "n_gpu_layers": 0, "split_mode": 1, "type_k": 1, "type_v": 1, "n_seq_max": 1, "n_ubatch": 512,
     "type_v_last": 1, "n_k_first": -1, "n_v_last": -1, "rpc_servers": None, "vocab_only": False, "use_mmap": True,

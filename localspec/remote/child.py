@@ -71,6 +71,7 @@ class _Served:
         self._pipe = pipe
         self._keeper: EngineKeeper | None = None
         self._running: tuple[int, Ticket, Generator[Chunk]] | None = None
+        self._cancelled: int | None = None
 
     def do(self, number: int, name: str, arguments: tuple[Any, ...]) -> object:
         """Raises what the load, the request or the pass raises."""
@@ -110,6 +111,8 @@ class _Served:
         request = make_request(self._loaded.engine, ids, self._loaded.order.draft_tokens, options)
         ticket = self._queue.ticket()
         self._running = number, ticket, self._chunks(request, ticket)
+        if self._cancelled == number:  # while it was made
+            ticket.cancelled = True
 
     def _chunks(self, request: Request, ticket: Ticket) -> Generator[Chunk]:
         keeper = self._loaded
@@ -141,7 +144,8 @@ class _Served:
             self._loaded.engine.forget()
 
     def cancel(self, number: int) -> None:
-        """End the answer that was started by that number, from any thread."""
+        """End the answer that was started by that number, or soon will be; from any thread."""
+        self._cancelled = number
         running = self._running
         if running is not None and running[0] == number:
             self._queue.cancel([running[1]])
