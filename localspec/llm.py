@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,7 @@ from localspec.engine.kept import Keeper, Order
 from localspec.engine.loaders import Loaders
 from localspec.engine.measured_costs import Costs
 from localspec.engine.options import Notify
-from localspec.engine.seats import SeatState
+from localspec.engine.seats import Seats, SeatState
 from localspec.errors import DecodeCancelled, EngineClosed, LoadCancelled, LocalspecError
 from localspec.remote.engine import RemoteEngine, refuse
 from localspec.remote.keeper import RemoteKeeper
@@ -55,6 +56,8 @@ class LLM(Loaders):
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         super().__init__(keeper)
         self._queue = AnswerQueue(keeper.cancel, keeper.num_seats)
+        # Those that answered last: to ask what they hold must load nothing.
+        self._seats: Callable[[], Seats | None] = lambda: None
         self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
 
@@ -104,8 +107,8 @@ class LLM(Loaders):
     @property
     def seats(self) -> tuple[SeatState, ...]:
         """What they do now, where there are several; none where the weights are not in memory."""
-        seats = self._keeper.engine.seats if self.loaded else None
-        if seats is None:
+        seats = self._seats()
+        if seats is None or not self.loaded:
             return ()
         taken = self._queue.taken
         return tuple(SeatState(index in taken, held) for index, held in enumerate(seats.held))
@@ -348,6 +351,7 @@ class LLM(Loaders):
             if seats is None:
                 yield cancelled_chunk(request, drafting)
                 return
+            self._seats = weakref.ref(seats)
             engine = seats.take(ticket.seat, lambda: ticket.cancelled)
             with seats.passes.inside():
                 seats.share(ticket.seat, request.ids)
@@ -356,5 +360,5 @@ class LLM(Loaders):
 
     def _best_seat(self, free: list[int], ids: list[int]) -> int:
         """Of the free ones that whose cells begin most as the prompt does; where nothing is loaded, any."""
-        seats = self._keeper.engine.seats if self._keeper.loaded else None
+        seats = self._seats()
         return free[0] if seats is None else seats.best(free, ids)

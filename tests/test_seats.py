@@ -253,6 +253,15 @@ def test_what_is_no_number_of_seats_is_refused(files, value):
         LLM.from_files(*files, parallel=value, n_ctx=128)
 
 
+def test_what_the_seats_hold_is_told_without_a_load(files, computed_by):
+    with LLM.from_files(*files, parallel=2, **OPTIONS, **computed_by) as llm:
+        assert llm.seats == ()
+        llm.generate(PROMPTS[0], max_tokens=3)
+        assert [seat.busy for seat in llm.seats] == [False, False] and max(s.tokens for s in llm.seats) > 20
+        assert llm.unload() and llm.seats == () and not llm.loaded
+        assert llm.generate(PROMPTS[0], max_tokens=3).ids and len(llm.seats) == 2
+
+
 def test_auto_opens_as_many_as_memory_has_room_for(files, computed_by):
     with LLM.from_files(*files, parallel="auto", n_ctx=256, **computed_by) as llm:
         assert len(llm._keeper.seats) == 4
