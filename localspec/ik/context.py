@@ -13,6 +13,7 @@ from localspec.decoding.sampling import Logits
 from localspec.decoding.session import Span
 from localspec.errors import ModelLoadError
 from localspec.ggml.context import NativeContext
+from localspec.ggml.pass_thread import made_there
 from localspec.ik import binding, files
 from localspec.ik.cancelling import CancelFlag
 from localspec.ik.structs import AbortCallback
@@ -93,7 +94,7 @@ class Context(NativeContext):
                 if self._is_in_one_piece():
                     break
                 self._lib.llama_kv_cache_defrag(self._handle)
-                self._lib.llama_kv_cache_update(self._handle)
+                made_there(lambda: int(self._lib.llama_kv_cache_update(self._handle)))  # it computes too
             self._holes = False
 
     def _is_in_one_piece(self) -> bool:
