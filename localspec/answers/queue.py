@@ -38,17 +38,16 @@ class Unread(Protocol):
 class Ticket:
     """A place in the queue. `cancelled` is read between rounds. thread: the last that used it.
 
-    whole: it wants the engine for itself. priority: those with a higher one come first. seat: the one that it has;
-    choose: which of several free ones it takes. seated: a thread of its own computes it, not whoever reads it.
-    reader: who does then.
+    whole: it wants the engine for itself. seat: the one that it has; choose: which of several free ones it takes.
+    seated: a thread of its own computes it, not whoever reads it. reader: who does then.
     """
 
-    def __init__(self, *, whole: bool = False, priority: int = 0) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
         self.cancelled = False
         self.thread: threading.Thread | None = None
         self.reader: threading.Thread | None = None
         self.stream: Callable[[], Unread | None] = lambda: None
-        self.whole, self.priority, self.seat, self.seated = whole, priority, 0, False
+        self.whole, self.seat, self.seated = whole, 0, False
         self.choose: Callable[[list[int]], int] = min
 
     def close_unread(self) -> None:
@@ -78,9 +77,9 @@ class AnswerQueue:
         self._free: Callable[[], None] | None = None
         self._left = time.monotonic()
 
-    def ticket(self, priority: int = 0) -> Ticket:
+    def ticket(self) -> Ticket:
         """For a new answer: `cancel` without tickets ends it too."""
-        ticket = Ticket(priority=priority)
+        ticket = Ticket()
         with self._changed:
             self._open.add(ticket)
         return ticket
@@ -110,8 +109,7 @@ class AnswerQueue:
         """
         check_process()
         with self._changed:
-            behind = [index for index, one in enumerate(self._waiting) if one.priority < ticket.priority]
-            self._waiting.insert(behind[0] if behind else len(self._waiting), ticket)
+            self._waiting.append(ticket)
             try:
                 self._wait_for(ticket)
                 self._hold_at_exit(ticket.reader)
