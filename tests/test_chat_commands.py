@@ -17,7 +17,7 @@ from localspec import LLM, Conversation
 from localspec.cli import opening
 from localspec.cli.chat.completion import ChatCompleter
 from localspec.cli.chat.kept import MOST, Kept, is_name, name_for
-from localspec.cli.chat.session import Chat
+from localspec.cli.chat.talk import Chat
 from localspec.cli.interrupts import ENDED, ends_deferred, interrupts_ignored
 from localspec.cli.model_options import ModelOptions
 from localspec.errors import ConversationFileError

@@ -28,8 +28,8 @@ from localspec.cli.chat.answer import Repetition, write_out
 from localspec.cli.chat.commands import COMMANDS
 from localspec.cli.chat.figures import MEANINGS, cut_off, explained, figures
 from localspec.cli.chat.line_editor import History, history_path
-from localspec.cli.chat.session import Chat
 from localspec.cli.chat.showing import REPEATS
+from localspec.cli.chat.talk import Chat
 from localspec.cli.chat.turns import seen
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import model_options

@@ -241,7 +241,7 @@ def test_the_help_page_says_what_each_promise_costs() -> None:
 
 
 def test_a_conversation_keeps_the_rule_and_the_grammar() -> None:
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
     from tests.test_cli_interactive import parsed, reader
 
     fake = FakeLLM()

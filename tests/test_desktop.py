@@ -430,9 +430,9 @@ def test_settings_hold_for_the_next_answer_and_are_remembered(desk, files, tmp_p
     here.window.chat.begin()
     second = here.say("abc")
     assert first[:20] == second[:20]
-    llm = here.window._session._llm
+    llm = here.window._holder._llm
     assert llm.settings["target"]["n_ctx"] == 1024
-    (talk, *_) = here.window._session._open.values()
+    (talk, *_) = here.window._holder._open.values()
     assert talk.messages[0] == {"role": "system", "content": "Be brief."}
     here.close()
     (tmp_path / "home" / "desktop.json").write_text('{"n_ctx": "x", "temperature": 0.5, "foo": 1}')
@@ -447,7 +447,7 @@ def test_it_closes_while_a_model_loads(desk, files, delay):
     here = desk(files["deep"])
     QTest.qWait(delay)
     here.close()
-    assert here.window._session._llm is None
+    assert here.window._holder._llm is None
 
 
 @pytest.mark.parametrize("reading", [True, False], ids=["reading", "answering"])

@@ -7,9 +7,9 @@ from PySide6.QtGui import QGuiApplication
 from localspec import AnswerOptions
 from localspec.desktop.answer import Answer
 from localspec.desktop.events import Answered, Piece
+from localspec.desktop.holder import ModelHolder
 from localspec.desktop.layout import Layout
 from localspec.desktop.meter import meter
-from localspec.desktop.session import Session
 from localspec.desktop.settings import Settings
 from localspec.desktop.shelf import Talk
 from localspec.desktop.worker import Job, Worker
@@ -19,9 +19,9 @@ class Chat:
     """talk: the conversation that is shown; of `talks`, or a new one. answer: the one that runs, of whichever."""
 
     def __init__(
-        self, ui: Layout, session: Session, worker: Worker, settings: Settings, talks: list[Talk]
+        self, ui: Layout, holder: ModelHolder, worker: Worker, settings: Settings, talks: list[Talk]
     ) -> None:
-        self._ui, self._session, self._worker, self._settings = ui, session, worker, settings
+        self._ui, self._holder, self._worker, self._settings = ui, holder, worker, settings
         self.talks, self.talk = talks, Talk()
         self.answer: Answer | None = None
         self.has_model = False
@@ -52,7 +52,7 @@ class Chat:
             return
         self.talks.remove(talk)
         self._ui.sidebar.fill(self.talks)
-        self._worker.submit(lambda job: self._session.forget(talk.key))
+        self._worker.submit(lambda job: self._holder.forget(talk.key))
         self.open(Talk() if talk is self.talk else self.talk)
 
     def redraw(self) -> None:
@@ -91,13 +91,13 @@ class Chat:
 
     def _ask(self, question: str, place: int) -> None:
         """Ask in the place of message `place` and of all behind it."""
-        talk, session, system = self.talk, self._session, self._settings.system
+        talk, holder, system = self.talk, self._holder, self._settings.system
         earlier = talk.messages[:place]
         options: AnswerOptions = {"temperature": self._settings.temperature}
         if not self._settings.drafting:
             options["draft_tokens"] = "off"
         job = self._worker.submit(
-            lambda job: session.answer(job, talk.key, earlier, question, system, options)
+            lambda job: holder.answer(job, talk.key, earlier, question, system, options)
         )
         self.answer = Answer(talk, earlier, question, job)
         talk.asked = question

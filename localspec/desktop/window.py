@@ -13,10 +13,10 @@ from PySide6.QtWidgets import QMainWindow
 from localspec import LoadCancelled, LoadOptions, LocalspecError
 from localspec.desktop.chat import Chat
 from localspec.desktop.events import Answered, Closed, Event, Failed, Listed, Loaded, Piece, Progressed
+from localspec.desktop.holder import ModelHolder
 from localspec.desktop.layout import Layout
 from localspec.desktop.picker import Picker
 from localspec.desktop.preferences import Preferences
-from localspec.desktop.session import Session
 from localspec.desktop.settings import read_settings
 from localspec.desktop.shelf import Shelf
 from localspec.desktop.worker import Job, Worker
@@ -52,13 +52,13 @@ class Window(QMainWindow):
         self._memory = home / "desktop.json"
         self.settings = read_settings(self._memory)
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._session = Session(home, self._events.put, options)
+        self._holder = ModelHolder(home, self._events.put, options)
         self._worker, self._lister = Worker(self._failed), Worker(self._failed)
         self.picker = Picker(self)
         self._loading: Job | None = None
         self._is_closing = self._is_narrow = False
         self.ui = Layout(self)
-        self.chat = Chat(self.ui, self._session, self._worker, self.settings, Shelf(home).all())
+        self.chat = Chat(self.ui, self._holder, self._worker, self.settings, Shelf(home).all())
         self._connect()
         self.resize(self.settings.width, self.settings.height)
         self._timer = QTimer(self)
@@ -93,14 +93,14 @@ class Window(QMainWindow):
         """Show the models that there are."""
         self.picker.open()
         n_ctx = self.settings.n_ctx
-        self._lister.submit(lambda job: self._session.list_models(n_ctx))
+        self._lister.submit(lambda job: self._holder.list_models(n_ctx))
 
     def load(self, model: str, download: bool = False) -> None:
         """Load a model in the place of the one that is loaded. download: fetch it where it is not here."""
         self.stop()
         self.chat.has_model, self.settings.model = False, model
-        n_ctx, session = self.settings.n_ctx, self._session
-        self._loading = self._worker.submit(lambda job: session.load(job, model, n_ctx, download=download))
+        n_ctx, holder = self.settings.n_ctx, self._holder
+        self._loading = self._worker.submit(lambda job: holder.load(job, model, n_ctx, download=download))
         self._remember()
         self.ui.say("")
         self.ui.model.setText(Path(model).name.replace("&", "&&"))  # one alone would mark a key
@@ -208,7 +208,7 @@ class Window(QMainWindow):
         self.stop()
         self.settings.width, self.settings.height = self.width(), self.height()
         self._remember()  # and once that is done:
-        self._lister.submit(lambda job: self._worker.submit(lambda job: self._session.close()))
+        self._lister.submit(lambda job: self._worker.submit(lambda job: self._holder.close()))
         QTimer.singleShot(CLOSING_MS, self._end)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -13,7 +13,7 @@ from localspec.cli.options import flags
 from localspec.cli.terminal import say
 
 if TYPE_CHECKING:
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
 
 
 @dataclass(frozen=True)

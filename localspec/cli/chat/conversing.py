@@ -68,7 +68,7 @@ def _attend(
     interrupts: Interrupts,
 ) -> None:
     from localspec.cli.chat.line_editor import prompt_reader
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
     from localspec.cli.chat.turns import counted, shortened
 
     chat = Chat(

@@ -15,7 +15,7 @@ from localspec.cli.terminal import LARGEST_INPUT, say, utf8_text
 from localspec.errors import ConversationFileError, InvalidRequest
 
 if TYPE_CHECKING:
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
 
 
 def save(chat: Chat, text: str) -> None:

@@ -16,7 +16,7 @@ from localspec.cli.terminal import say
 from localspec.errors import LocalspecError
 
 if TYPE_CHECKING:
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
     from localspec.llm import LLM
 
 

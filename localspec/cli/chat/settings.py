@@ -14,7 +14,7 @@ from localspec.cli.terminal import say
 from localspec.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
 
 OPTIONS = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical": "typical_p",

@@ -13,7 +13,7 @@ from localspec.cli.terminal import checked_text, say
 from localspec.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from localspec.cli.chat.session import Chat
+    from localspec.cli.chat.talk import Chat
 
 _CODE = re.compile(r"^ *(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ *\1|\Z)", re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Session: the loaded model and its conversations. All of it runs in the worker's thread."""
+"""ModelHolder: the loaded model and its conversations. All of it runs in the worker's thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from localspec.errors import ConversationFileError, EngineClosed, NotDownloaded
 from localspec.store.store import Store
 
 
-class Session:
+class ModelHolder:
     """home: localspec's folder. tell: takes what the window should know. options: of every load."""
 
     def __init__(self, home: Path, tell: Callable[[Event], None], options: LoadOptions | None = None) -> None:
