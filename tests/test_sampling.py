@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from localspec.decoding.noise import gumbel
 from localspec.decoding.params import SamplingParams
-from localspec.decoding.sampling import distribution
+from localspec.decoding.sampling import distribution, largest
 from localspec.decoding.seeds import attempt_seed
 from localspec.decoding.verify import RejectionRule
 from localspec.errors import DecodeError, InvalidRequest
@@ -64,6 +64,24 @@ def test_equals_the_reference(params, seed, size, scale):
     assert result.probs.sum() == pytest.approx(1)
     assert (np.diff(result.tokens) > 0).all()
     np.testing.assert_allclose(dense(result, size), reference(logits, params), atol=1e-6)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(100, 3000),
+    st.integers(1, 60),
+    st.sampled_from([1, 3, 1000]),
+    st.floats(0, 1),
+)
+@settings(deadline=None)
+def test_the_largest_are_those_of_a_full_sort(seed, size, count, steps, share_ruled_out):
+    """Ties in plenty, also at the edge, and ids that were ruled out, up to all of them."""
+    generator = np.random.default_rng(seed)
+    logits = generator.integers(-steps, steps + 1, size).astype(np.float32)
+    logits[generator.random(size) < share_ruled_out] = -np.inf
+    order = sorted(range(size), key=lambda token: (-logits[token], token))[: min(count, size - 1)]
+    wanted = sorted(token for token in order if logits[token] > -np.inf)
+    assert largest(logits, min(count, size - 1)).tolist() == wanted
 
 
 def test_the_whole_vocabulary_is_never_sorted(monkeypatch):

@@ -13,7 +13,7 @@ from localspec import LLM
 from localspec.errors import EngineClosed, InvalidRequest
 from localspec.llama.library import LlamaCpp
 
-from .tinygguf import write_llama, write_mamba, write_pair
+from .tinygguf import write_llama, write_pair
 
 GREEDY = {"temperature": 0, "max_tokens": 20}
 OPTIONS = {"n_ctx": 512, "draft_tokens": 3, "threads": 1}
@@ -220,15 +220,6 @@ def test_a_conversation_goes_on_where_its_seat_is_and_saves_its_state(llm, tmp_p
     assert "is restored" in again.restored
     answer = [c.completion for c in again.ask("abc", max_tokens=4)][-1]
     assert answer.stats.cached_tokens > 20
-
-
-def test_strict_mode_and_running_states_have_one_seat_and_say_so(files, computed_by, tmp_path):
-    mamba = write_mamba(tmp_path / "mamba.gguf", seed=1)
-    with LLM.from_files(*files, parallel=4, n_ctx=256, strict=True, library="llama") as llm:
-        assert any("one answer runs at a time: in strict mode" in warning for warning in llm.warnings)
-        assert llm.generate("abc", max_tokens=3).ids
-    with LLM.from_files(mamba, parallel=2, n_ctx=256, library="llama") as llm:
-        assert any("has a running state" in warning for warning in llm.warnings)
 
 
 def test_a_v_cache_that_needs_fused_attention_has_one_seat_in_ik_llama_cpp(tmp_path):

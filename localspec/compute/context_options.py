@@ -16,6 +16,8 @@ class ContextOptions:
     """Sizes and types of a context.
 
     n_ctx:   cells, shared by all sequences.        n_batch:   tokens in one pass, at most.
+    separate: each sequence has cells of its own instead, an even part of them: where its tokens lie, and with that how
+        their sums are rounded, then depends on no other. What they hold cannot be shared by copying.
     n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
     cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
     spare:   cells beyond n_ctx, for what only makes a pass wider.
@@ -28,6 +30,7 @@ class ContextOptions:
     n_batch: int = 512
     n_outputs: int = 32
     n_sequences: int = 1
+    separate: bool = False
     threads: int | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"

@@ -111,6 +111,8 @@ class AdaptiveController:
         even = target.time(company.seats, length) / company.seats
         if width == 1:
             return even
+        if company.apart:
+            return target.time(width, length)
         return even + target.time(width + company.rows, length) - target.time(1 + company.rows, length)
 
     def draft_time(self, width: int, length: int = 0) -> float:

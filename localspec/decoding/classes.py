@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -74,13 +74,63 @@ def threads_alike(
     return tuple(alike)
 
 
-def _fill(context: Context, length: int, widest: int) -> None:
-    """Put tokens into the first `length` cells, and nothing behind them."""
+def same_in_company(
+    alone: Context, shared: Context, count: int, widths: Sequence[int], length: int = 0
+) -> bool:
+    """Whether sequences that `shared` computes in one pass have the bits that each has in `alone`.
+
+    All sequences have different texts, and the first and the last, of which the first is `length` long, are compared:
+    in passes over `widths` tokens of each of so many neighbours as fit. Behind `length` there is room for twice all
+    of these. Overwrites all sequences and leaves them empty; `alone` has one.
+    """
+    texts = [_Text(77 * index, 5) for index in range(count)]
+    texts[0], texts[-1] = _Text(0, length), _Text(1009, max(length - 37, 0))
+    for sequence_id, text in enumerate(texts):
+        _fill(shared, text.length, shared.n_batch, sequence_id, text.offset)
+    for width in widths:
+        most = max(min(count, shared.n_batch // width, shared.n_outputs // width), 1)
+        for first in (0, count - most):
+            beside = range(first, first + most)
+            spans = [texts[index].span(shared, index, width) for index in beside]
+            for index, rows in zip(beside, shared.decode(spans), strict=True):
+                texts[index].rows += rows
+    for sequence_id in range(count):
+        shared.truncate(sequence_id, 0)
+    return all(_same_alone(alone, text, widths[0]) for text in (texts[0], texts[-1]))
+
+
+@dataclass
+class _Text:
+    """What one of several sequences reads, and the rows that it found behind `length` tokens."""
+
+    offset: int
+    length: int
+    rows: list[Logits] = field(default_factory=list)
+
+    def span(self, context: Context, sequence_id: int, width: int) -> Span:
+        """The pass that goes on with it."""
+        start = self.length + len(self.rows)
+        return Span(sequence_id, _tokens(context, start, width, self.offset), start, width)
+
+
+def _same_alone(context: Context, text: _Text, width: int) -> bool:
+    """Whether a context that reads the same text by itself, in passes of `width`, finds the same rows."""
+    _fill(context, text.length, context.n_batch, 0, text.offset)
+    alone = _Text(text.offset, text.length)
+    while len(alone.rows) < len(text.rows):
+        (rows,) = context.decode([alone.span(context, 0, width)])
+        alone.rows += rows
     context.truncate(0, 0)
+    return all(np.array_equal(*pair) for pair in zip(alone.rows, text.rows, strict=False))
+
+
+def _fill(context: Context, length: int, widest: int, sequence_id: int = 0, offset: int = 0) -> None:
+    """Put tokens into the first `length` cells, and nothing behind them."""
+    context.truncate(sequence_id, 0)
     size = min(context.n_batch, widest)
     for start in range(0, length, size):
         count = min(size, length - start)
-        context.decode([Span(0, _tokens(context, start, count), start, 0)])
+        context.decode([Span(sequence_id, _tokens(context, start, count, offset), start, 0)])
 
 
 def _rows(context: Context, width: int, length: int, count: int) -> NDArray[np.float32]:
@@ -98,5 +148,6 @@ def _distance(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
     return float(np.abs(left[:count] - right[:count]).max())
 
 
-def _tokens(context: Context, start: int, count: int) -> tuple[int, ...]:
-    return tuple((7 + 31 * index) % context.n_vocab for index in range(start, start + count))
+def _tokens(context: Context, start: int, count: int, offset: int = 0) -> tuple[int, ...]:
+    places = range(start + offset, start + offset + count)
+    return tuple((7 + 31 * index) % context.n_vocab for index in places)

@@ -14,6 +14,7 @@ class Company:
 
     seats: how many there are, this one included. rows: tokens of the others in a pass of the target.
     mates: answers in a pass of the draft model, this one included, on average.
+    apart: a pass that is wider than theirs is one of its own, for which they wait.
 
     A pass serves all of them, so a second of it is worth what all of them commit in it: `seats` times what one does.
     What a drafted token adds to the pass is its own, and of a pass of the draft model its share.
@@ -22,6 +23,7 @@ class Company:
     seats: int = 1
     rows: int = 0
     mates: float = 1.0
+    apart: bool = False
 
 
 ALONE = Company()

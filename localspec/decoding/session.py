@@ -33,6 +33,11 @@ class Span:
     min_rows: int = 0
     sure: int | None = None
 
+    @property
+    def rows(self) -> int:
+        """Rows that are computed for it."""
+        return max(self.num_logits, min(self.min_rows, len(self.tokens)))
+
 
 class Context(Protocol):
     """KV memory of one model, as the method sees it."""

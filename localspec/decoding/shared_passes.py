@@ -75,10 +75,12 @@ class SharedPasses:
     that still draft come to their pass of the target, which is then one for all.
 
     contexts: those that go first come first. flag_clear: lets passes run that a cancel of all of them stopped.
+    even: contexts of which a pass holds spans of one length only: they would compute others in several pieces.
     """
 
     contexts: Sequence[Context]
     flag_clear: Callable[[], None] = lambda: None
+    even: Sequence[Context] = ()
     _turn: threading.Condition = field(default_factory=threading.Condition, repr=False)
     _inside: set[int] = field(default_factory=set, repr=False)
     _arriving: list[int] = field(default_factory=list, repr=False)
@@ -139,8 +141,8 @@ class SharedPasses:
         seconds = ALONE_SECONDS if alone else SHARED_SECONDS / pace.reading
         if pace.seconds_per_row is None:
             return min(FIRST_ROWS, context.n_batch)
-        most = context.n_batch if alone else context.n_batch // len(self._inside)
-        return max(min(int(seconds / pace.seconds_per_row), most), LEAST_ROWS)
+        most = context.n_batch if alone or self._is_even(context) else context.n_batch // len(self._inside)
+        return min(max(min(int(seconds / pace.seconds_per_row), most), LEAST_ROWS), context.n_batch)
 
     def company(self, own_width: int) -> Company:
         """Of the answer whose latest pass of the target was `own_width` wide."""
@@ -149,19 +151,12 @@ class SharedPasses:
         draft, target = self.contexts[0], self.contexts[-1]
         mates = self._pace(draft).members if draft is not target else 1.0
         others = self._widths.get(id(target), 0) - own_width
-        return Company(len(self._inside), max(others, len(self._inside) - 1), mates)
+        return Company(len(self._inside), max(others, len(self._inside) - 1), mates, self._is_even(target))
 
     def _make_pass(self) -> None:
         """One pass for all that wait on the first context that is waited for, as far as they fit."""
         context = next(one for one in self.contexts if any(wanted.context is one for wanted in self._waiting))
-        chosen: list[Wanted] = []
-        width = rows = 0
-        for wanted in self._waiting:
-            span = wanted.span
-            fits = width + len(span.tokens) <= context.n_batch and rows + span.num_logits <= context.n_outputs
-            if wanted.context is context and (fits or not chosen):
-                chosen.append(wanted)
-                width, rows = width + len(span.tokens), rows + span.num_logits
+        chosen = self._chosen(context)
         try:
             self._decode(context, chosen)
         except DecodeCancelled as error:
@@ -175,6 +170,29 @@ class SharedPasses:
             for wanted in chosen:
                 wanted.error = error
         self._waiting = [wanted for wanted in self._waiting if not wanted.is_over]
+
+    def _chosen(self, context: Context) -> list[Wanted]:
+        """Who has a part in the next pass on this context, in the order of asking; in that of sequences where it is
+        even, since such a context computes neighbours together.
+        """
+        chosen: list[Wanted] = []
+        width = rows = 0
+        for wanted in self._waiting:
+            if wanted.context is not context:
+                continue
+            wider, more = width + len(wanted.span.tokens), rows + wanted.span.rows
+            fits = wider <= context.n_batch and more <= context.n_outputs
+            if chosen and self._is_even(context):
+                fits = fits and len(wanted.span.tokens) == len(chosen[0].span.tokens)
+            if fits or not chosen:
+                chosen.append(wanted)
+                width, rows = wider, more
+        if self._is_even(context):
+            chosen.sort(key=lambda wanted: wanted.span.sequence_id)
+        return chosen
+
+    def _is_even(self, context: Context) -> bool:
+        return any(one is context for one in self.even)
 
     def _decode(self, context: Context, chosen: Sequence[Wanted]) -> None:
         spans = [wanted.span for wanted in chosen]

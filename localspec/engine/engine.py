@@ -85,6 +85,7 @@ class Engine:
         layers_elsewhere(self.library, options)
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
+        self.home = home
         self._widths_of = partial(strict_widths, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
         self.head = head_of(target_metadata, draft_metadata, options, self.library)

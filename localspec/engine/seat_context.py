@@ -35,7 +35,8 @@ class SeatContext:
     ) -> None:
         self.whole, self.passes, self.n_ctx, self.clock = whole, passes, n_ctx, clock
         self.n_vocab = whole.n_vocab
-        self.n_outputs = max(whole.n_outputs // num_seats, 1)
+        # Where cells are separate a wide pass is one of its own.
+        self.n_outputs = max(whole.n_outputs // (1 if whole.options.separate else num_seats), 1)
         self.cancelled: Callable[[], bool] = lambda: False
         self.batch: Batch | None = None
         self._width = 1

@@ -20,6 +20,7 @@ from localspec.engine.libraries import reference
 from localspec.engine.memory import Load, check_memory, memory_estimate
 from localspec.engine.options import TARGET_ROWS
 from localspec.engine.seat_context import SeatClock, SeatContext
+from localspec.engine.strict import Widths, check_seats
 from localspec.engine.trust import MOST_DIVERGENCE
 from localspec.errors import MemoryShort, ModelLoadError
 
@@ -70,8 +71,13 @@ class Seats:
                     if not context.weights.gpu_layers:
                         engine.threads.govern(context)
                         opened.callback(engine.threads.release, context)
-            _check_alike(engine, wholes[0])
-            self.passes = SharedPasses(wholes[::-1], engine.cancel.clear)
+            if engine.options.strict:
+                widths = Widths(engine.session.min_width, engine.target.n_batch)
+                check_seats(engine.target, wholes[0], widths, engine.home)
+            else:
+                _check_alike(engine, wholes[0])
+            even = [whole for whole in wholes if whole.options.separate]
+            self.passes = SharedPasses(wholes[::-1], engine.cancel.clear, even)
             self.engines = [self._seat(index, count, wholes) for index in range(count)]
             self._opened = opened.pop_all()
 
@@ -146,13 +152,12 @@ class Seats:
 
 def why_one_seat(engine: Engine) -> str:
     """Why answers run one at a time on this engine, as a clause, or ""."""
-    if engine.options.strict:
-        return "in strict mode the bits of an answer may not depend on what others ask"
     if engine.drafts_itself:
         return "the model's own prediction layers draft for one answer at a time"
     for context in _contexts(engine):
-        if reason := engine.library.why_one_sequence(context.options):
-            return reason
+        separate = engine.options.strict and context is engine.target
+        if reason := engine.library.why_one_sequence(replace(context.options, separate=separate)):
+            return f"in strict mode {reason}" if separate else reason
         if not context.can_cut:
             return f"{context.weights.path.name} has a running state, of which only one answer is kept"
     return ""
@@ -188,17 +193,19 @@ def open_seats(engine: Engine, wanted: int | str) -> tuple[Seats | None, str]:
 
 
 def shared_loads(engine: Engine, count: int) -> list[Load]:
-    """The contexts that so many seats share."""
+    """The contexts that so many seats share. In strict mode each has cells of its own in the target's."""
     rows = TARGET_ROWS if count < 3 else TARGET_ROWS // 2
     loads = []
     for context in _contexts(engine):
         options: ContextOptions = context.options
         each = rows if context is engine.target else 1
+        separate = engine.options.strict and context is engine.target
         own = replace(
             options,
-            n_ctx=count * context.n_ctx + SLACK,
+            n_ctx=count * (context.n_ctx + options.spare) if separate else count * context.n_ctx + SLACK,
             n_outputs=min(count * each, options.n_batch),
             n_sequences=count,
+            separate=separate,
         )
         loads.append(Load(context.weights.metadata, own, context.weights.gpu_layers))
     return loads

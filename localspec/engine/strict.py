@@ -14,7 +14,7 @@ from pathlib import Path
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Weights
-from localspec.decoding.classes import WidthClass, threads_alike, width_classes
+from localspec.decoding.classes import WidthClass, same_in_company, threads_alike, width_classes
 from localspec.errors import ModelLoadError
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.home import default_home
@@ -97,6 +97,30 @@ def _threads_alike(
         counts = sorted({most, -(-most // 2), 1}, reverse=True)
         inside = [width for width in WIDTHS if widths.low <= width <= widths.high]
         return threads_alike(context, counts, [*inside[::4], inside[-1]], LENGTH)
+
+
+def check_seats(alone: Context, shared: Context, widths: Widths, home: Path | None = None) -> None:
+    """Compare what `shared` computes for several sequences with `alone`, bit for bit, once for a machine.
+
+    Raises `ModelLoadError` where they differ.
+    """
+    options = shared.options
+    facts = {**_facts(shared.weights, options), "sequences": options.n_sequences}
+    kept = Measurements((home or default_home()) / "strict", FORMAT)
+    found = kept.find(facts)
+    same = found.get("same") if found is not None else None
+    if not isinstance(same, bool):
+        inside = [width for width in WIDTHS if widths.low <= width <= min(widths.high, alone.n_outputs)]
+        tried = (*inside[:4], inside[-1])
+        room = min(alone.n_ctx, shared.n_ctx // options.n_sequences) - 2 * sum(tried)
+        same = same_in_company(alone, shared, options.n_sequences, tried, max(min(LENGTH, room), 0))
+        kept.keep(facts, {"same": same})
+    if not same:
+        raise ModelLoadError(
+            f"{shared.weights.path.name} computes an answer here with other bits beside others than alone.",
+            "Load it with parallel=1, or leave strict out.",
+            path=str(shared.weights.path),
+        )
 
 
 def measured_classes(

@@ -201,7 +201,7 @@ class NativeContext(ABC):
     def _check_spans(self, spans: Sequence[Span]) -> None:
         self._check_open()
         tokens = sum(len(span.tokens) for span in spans)
-        outputs = sum(max(span.num_logits, min(span.min_rows, len(span.tokens))) for span in spans)
+        outputs = sum(span.rows for span in spans)
         if not 1 <= tokens <= self.n_batch or outputs > self.n_outputs:
             raise DecodeError(
                 f"A pass of {tokens} tokens and {outputs} rows exceeds {self.n_batch} tokens or {self.n_outputs} rows.",
@@ -270,11 +270,11 @@ class NativeContext(ABC):
 
     def copy_cells(self, source: int, destination: int, count: int) -> int:
         """Let an empty sequence hold the first `count` cells of another; returns how many it then holds: 0 where
-        there is a running state, which has no beginning.
+        there is a running state, which has no beginning, or where each has cells of its own.
         """
         for sequence_id in (source, destination):
             self._check_sequence(sequence_id)
-        if self._running is None and 0 < count <= self.length(source):
+        if self._running is None and not self.options.separate and 0 < count <= self.length(source):
             self._copy(source, destination, count)
             return self.truncate(destination, count)
         return 0

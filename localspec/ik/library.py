@@ -77,7 +77,11 @@ class IkLlama:
         return f"{self.name} runs no prediction layers here"
 
     def why_one_sequence(self, options: ContextOptions) -> str:
-        """Why a context cannot hold several sequences: with fused attention, which such a V cache needs, it ends."""
+        """Why a context cannot hold several sequences: with fused attention, which such a V cache needs, it ends; and
+        their cells lie in one row, where none has a place of its own.
+        """
+        if options.separate:
+            return f"{self.name} rounds the sums of an answer by what others ask"
         if files.is_quantized(options.cache_type_v):
             return f"{self.name} computes several answers with a V cache of f16 alone, not {options.cache_type_v}"
         return ""

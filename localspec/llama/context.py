@@ -126,7 +126,7 @@ class Context(NativeContext):
             type_k=backend.CACHE_TYPES[options.cache_type_k],
             type_v=backend.CACHE_TYPES[options.cache_type_v],
             swa_full=True,  # a wrapped window cannot be rolled back
-            kv_unified=True,
+            kv_unified=not options.separate,
         )
 
     def _remove(self, sequence_id: int, start: int) -> bool:
