@@ -20,7 +20,12 @@ from .tinygguf import write_gemma, write_llama, write_mamba, write_pair
 OPTIONS = {"n_ctx": 512, "strict": True, "threads": 1, "library": "llama"}
 PROMPTS = [letter * length for letter, length in zip("abcdefgh", range(20, 340, 40), strict=True)]
 ANSWER = {"max_tokens": 24, "ignore_eos": True, "logprobs": 2}
-KINDS = [{"temperature": 0}, {"seed": 4}, {"seed": 9, "draft_tokens": "off"}, {"seed": 4, "draft_tokens": "auto"}]
+KINDS = [
+    {"temperature": 0},
+    {"seed": 4},
+    {"seed": 9, "draft_tokens": "off"},
+    {"seed": 4, "draft_tokens": "auto"},
+]
 
 
 def bits(completion):
@@ -61,7 +66,9 @@ def test_each_of_400_answers_is_the_one_given_alone_to_the_last_bit(files, alone
     def ask(order):
         prompt, kind, what, chance = order
         time.sleep(0.004 * chance)
-        expected = alone[prompt, next((name, value) for name, value in kind.items() if name != "draft_tokens")]
+        expected = alone[
+            prompt, next((name, value) for name, value in kind.items() if name != "draft_tokens")
+        ]
         found = None
         stream = llm.stream(prompt, **kind, **ANSWER)
         if what == "deadline":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from localspec.decoding.stats import Batch
 
@@ -29,33 +28,20 @@ class Company:
 ALONE = Company()
 
 
-@runtime_checkable
-class Seated(Protocol):
-    """A context whose passes are made together with others'."""
-
-    @property
-    def batch(self) -> Batch | None:
-        """The latest pass, where others were in it too."""
-
-    @property
-    def waited(self) -> float:
-        """Seconds so far in which it waited for what belongs to others."""
-
-    @property
-    def company(self) -> Company:
-        """Those who take part now."""
-
-
 def company_of(context: object) -> Company:
-    """Who takes part in its passes: nobody else where it does not say."""
-    return context.company if isinstance(context, Seated) else ALONE
+    """Who takes part in its passes now: nobody else where it does not say."""
+    # Asked in every round: isinstance of a protocol would compute every property of it each time.
+    company: Company = getattr(context, "company", ALONE)
+    return company
 
 
 def batch_of(context: object) -> Batch | None:
-    """Its latest pass, where others were in it too."""
-    return context.batch if isinstance(context, Seated) else None
+    """Its latest pass, where others were in it too and it says so."""
+    batch: Batch | None = getattr(context, "shared_batch", None)
+    return batch
 
 
 def waited(context: object) -> float:
-    """Seconds so far in which it waited for others."""
-    return context.waited if isinstance(context, Seated) else 0.0
+    """Seconds so far in which it waited for what belongs to others, if it says so."""
+    seconds: float = getattr(context, "waited", 0.0)
+    return seconds

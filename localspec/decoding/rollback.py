@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["cut", "snapshots", "replay", "none"]
 
@@ -53,24 +53,14 @@ class WayBack:
         self.seconds = (1 - FADE) * self.seconds + FADE * seconds if self.seconds else seconds
 
 
-@runtime_checkable
-class Bounded(Protocol):
-    """A context that cannot simply cut its cells."""
-
-    @property
-    def rollback(self) -> Rollback:
-        """How it takes tokens back."""
-
-    @property
-    def rollback_seconds(self) -> float:
-        """Seconds spent so far on saving running states and putting them back."""
-
-
 def rollback_of(context: object) -> Rollback:
-    """How a context takes tokens back: one that says nothing of it can cut."""
-    return context.rollback if isinstance(context, Bounded) else CUT
+    """How a context takes tokens back, its `rollback`: one that says nothing of it can cut."""
+    # Asked several times a round: isinstance of a protocol would compute every property of it each time.
+    rollback: Rollback = getattr(context, "rollback", CUT)
+    return rollback
 
 
 def rollback_seconds(context: object) -> float:
-    """Seconds that it spent on that, apart from its passes."""
-    return context.rollback_seconds if isinstance(context, Bounded) else 0.0
+    """Seconds that it spent so far on saving running states and putting them back, if it says so."""
+    seconds: float = getattr(context, "rollback_seconds", 0.0)
+    return seconds

@@ -26,7 +26,7 @@ class SeatClock:
 class SeatContext:
     """What a session of one seat computes with: its passes are made together with those of the other seats.
 
-    whole: the context, which holds `n_ctx` cells for each seat. batch: the latest pass, where others were in it.
+    whole: the context, which holds `n_ctx` cells for each seat. shared_batch: the latest pass, where others were in it.
     clock: the seat's own, for both models. cancelled: asked when a pass of all was stopped.
     """
 
@@ -38,7 +38,7 @@ class SeatContext:
         # Where cells are separate a wide pass is one of its own.
         self.n_outputs = max(whole.n_outputs // (1 if whole.options.separate else num_seats), 1)
         self.cancelled: Callable[[], bool] = lambda: False
-        self.batch: Batch | None = None
+        self.shared_batch: Batch | None = None
         self._width = 1
         self.decode_seconds = 0.0
 
@@ -53,7 +53,7 @@ class SeatContext:
         started = time.perf_counter()
         made = self.passes.decode(self.whole, span, self.cancelled)
         assert made.found is not None, "a pass that did not fail"
-        self.batch = None if made.alone else made.batch
+        self.shared_batch = None if made.alone else made.batch
         self._width = len(span.tokens)
         self.clock.waited += time.perf_counter() - started - made.share
         self.decode_seconds += made.share
