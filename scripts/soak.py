@@ -1,6 +1,6 @@
-"""Four clients for so many minutes: every greedy answer must be the one that is given alone, and memory flat.
+"""Clients for so many minutes: every greedy answer must be the one that is given alone, and memory flat.
 
-    python scripts/soak.py MINUTES [TARGET.gguf [DRAFT.gguf]] [--http]
+    python scripts/soak.py MINUTES [TARGET.gguf [DRAFT.gguf]] [--http] [--clients 4] [--parallel 1]
 
 One request in ten is dropped after its first pieces, others are cancelled or make no sense. The engine is strict, so
 that answers can be compared to the last bit. With --http it is `localspec serve` in a process of its own, asked by
@@ -29,7 +29,6 @@ from localspec import LLM, pull
 from localspec.errors import PromptTooLong
 from localspec.pairs.catalogue import DEFAULT_PAIR
 
-CLIENTS = 4
 FLAT = 0.02
 SAMPLE_SECONDS = 5.0
 END_SECONDS = 600.0
@@ -93,10 +92,11 @@ def growth(held: list[int]) -> float:
     return statistics.median(late) / statistics.median(early) - 1
 
 
-def soak(make: Callable[[float, int], Client], watch: Watch, minutes: float, seed: int) -> dict[str, Any]:
+def soak(make: Callable[[float, int], Client], watch: Watch, options: argparse.Namespace) -> dict[str, Any]:
     """The result, ready for JSON. make: a client from its deadline and seed."""
+    minutes: float = options.minutes
     until = time.monotonic() + 60 * minutes
-    clients = [make(until, seed + number) for number in range(CLIENTS)]
+    clients = [make(until, options.seed + number) for number in range(options.clients)]
     for client in clients:
         client.start()
     watch.until(until, every=min(SAMPLE_SECONDS, minutes))
@@ -108,6 +108,8 @@ def soak(make: Callable[[float, int], Client], watch: Watch, minutes: float, see
     return {
         "ok": bool(ok and counts["answered"]),
         "minutes": minutes,
+        "clients": options.clients,
+        "parallel": options.parallel,
         **{name: counts[name] for name in COUNTED},
         "stuck": stuck,
         "memory_growth": round(grown, 4),
@@ -116,11 +118,11 @@ def soak(make: Callable[[float, int], Client], watch: Watch, minutes: float, see
     }
 
 
-def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
+def load(files: Sequence[Path], options: argparse.Namespace, parallel: int = 1) -> LLM:
     """The engine, loaded as the server loads it."""
     given: dict[str, Any] = {
-        "n_ctx": options.ctx_size, "draft_tokens": DRAFT_TOKENS,
-        "strict": not options.loose, "threads": options.threads,
+        "n_ctx": options.ctx_size, "draft_tokens": DRAFT_TOKENS, "parallel": parallel,
+        "strict": not options.loose, "threads": options.threads, "library": options.library,
     }  # fmt: skip
     return LLM.from_files(*files, **given) if files else LLM.from_pair(**given)
 
@@ -128,6 +130,7 @@ def load(files: Sequence[Path], options: argparse.Namespace) -> LLM:
 def server_options(files: Sequence[Path], options: argparse.Namespace) -> list[str]:
     """The options of `load` for `localspec serve`."""
     given = ["--alias", MODEL, "-c", str(options.ctx_size), "--draft-tokens", str(DRAFT_TOKENS)]
+    given += ["--parallel", str(options.parallel), "--library", options.library]
     given += [] if options.loose else ["--strict"]
     given += [] if options.threads is None else ["-t", str(options.threads)]
     names = ("-m", "-md")[: len(files)]
@@ -146,6 +149,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("-s", "--seed", type=int, default=0)
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument("--http", action="store_true", help="ask a server")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--parallel", type=int, default=1, help="answers at a time")
+    parser.add_argument("--library", default="auto")
     parser.add_argument("--loose", action="store_true", help="not in strict mode: close calls may differ")
     return parser.parse_args()
 
@@ -158,16 +164,17 @@ def main() -> int:
         pull(DEFAULT_PAIR)
     with load(files, options) as llm:
         alone = solo(llm)
-        if not options.http:
-            result = soak(
-                lambda until, seed: EngineClient(llm, alone, until, seed),
-                Watch(psutil.Process(), None), options.minutes, options.seed,
-            )  # fmt: skip
     if options.http:
         with ServerProcess(*server_options(files, options)) as server:
             result = soak(
                 lambda until, seed: ServerClient(server.url, alone, until, seed),
-                Watch(server.process, server.url), options.minutes, options.seed,
+                Watch(server.process, server.url), options,
+            )  # fmt: skip
+    else:
+        with load(files, options, options.parallel) as llm:
+            result = soak(
+                lambda until, seed: EngineClient(llm, alone, until, seed),
+                Watch(psutil.Process(), None), options,
             )  # fmt: skip
     print(json.dumps(result))
     return 0 if result["ok"] else 1

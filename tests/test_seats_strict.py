@@ -107,6 +107,18 @@ def test_answers_beside_each_other_share_passes_and_keep_their_bits(tmp_path, wr
     assert all(len(set(lengths)) == 1 for lengths in made)
 
 
+def test_a_common_beginning_is_copied_and_not_read_again(files):
+    prompt = "abcdefgh" * 20
+    with LLM.from_files(*files, parallel=2, **OPTIONS) as llm:
+        expected = bits(llm.generate(prompt + "x", temperature=0, **ANSWER))
+        llm.forget()
+        stream = llm.stream(prompt + "y", max_tokens=300, ignore_eos=True)
+        next(stream)  # has one seat until it is closed
+        found = llm.generate(prompt + "x", temperature=0, **ANSWER)
+        stream.close()
+    assert found.stats.cached_tokens >= len(prompt) and bits(found) == expected
+
+
 def test_what_the_library_computes_otherwise_beside_others_is_refused_or_has_one_seat(
     files, tmp_path, monkeypatch
 ):

@@ -39,7 +39,14 @@ def soak(files, *arguments, code=()):
     return json.loads(done.stdout), done.stderr
 
 
-@pytest.mark.parametrize("arguments", [(), ("--http",)], ids=["engine", "server"])
+SEATS = ("--clients", "8", "--parallel", "4", "--library", "llama")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--http",), SEATS, ("--http", *SEATS)],
+    ids=["engine", "server", "engine-seats", "server-seats"],
+)
 def test_every_answer_is_the_one_given_alone(files, arguments):
     result, said = soak(files, *arguments)
     assert result["answered"] and result["cached"], said

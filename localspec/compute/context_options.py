@@ -17,7 +17,7 @@ class ContextOptions:
 
     n_ctx:   cells, shared by all sequences.        n_batch:   tokens in one pass, at most.
     separate: each sequence has cells of its own instead, an even part of them: where its tokens lie, and with that how
-        their sums are rounded, then depends on no other. What they hold cannot be shared by copying.
+        their sums are rounded, then depends on no other.
     n_outputs: logit rows of one pass, at most.     threads:   CPU threads (None: physical cores).
     cache_type_k, cache_type_v: element types of the KV cache, names of `CACHE_TYPES`.
     spare:   cells beyond n_ctx, for what only makes a pass wider.

@@ -270,14 +270,17 @@ class NativeContext(ABC):
 
     def copy_cells(self, source: int, destination: int, count: int) -> int:
         """Let an empty sequence hold the first `count` cells of another; returns how many it then holds: 0 where
-        there is a running state, which has no beginning, or where each has cells of its own.
+        there is a running state, which has no beginning.
         """
         for sequence_id in (source, destination):
             self._check_sequence(sequence_id)
-        if self._running is None and not self.options.separate and 0 < count <= self.length(source):
+        if self._running is not None or not 0 < count <= (length := self.length(source)):
+            return 0
+        if self.options.separate:
+            self._put(destination, memoryview(self._cells(source)), length)
+        else:
             self._copy(source, destination, count)
-            return self.truncate(destination, count)
-        return 0
+        return self.truncate(destination, count)
 
     def copy_running(self, sequence_id: int) -> Any:
         """A copy of a running state, without the cells of attention; None where there is none to be had."""
@@ -329,9 +332,11 @@ class NativeContext(ABC):
 
     def save_state(self, sequence_id: int = 0) -> bytes:
         """The cells of a sequence, for `load_state` of a context on the same model. Raises `StateError`."""
+        return state.pack({**self._owner, "length": self.length(sequence_id)}, self._cells(sequence_id))
+
+    def _cells(self, sequence_id: int) -> bytearray:
         size = self.state_bytes(sequence_id)
-        cells = copied_cells(self._state_call("get_data", sequence_id), sequence_id, size, self.name)
-        return state.pack({**self._owner, "length": self.length(sequence_id)}, cells)
+        return copied_cells(self._state_call("get_data", sequence_id), sequence_id, size, self.name)
 
     def load_state(self, data: bytes, sequence_id: int = 0) -> int:
         """Put saved cells in the place of what the sequence holds; returns how many tokens they are.
