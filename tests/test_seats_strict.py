@@ -15,7 +15,7 @@ from localspec.decoding.classes import same_in_company
 from localspec.engine import strict
 from localspec.errors import ModelLoadError
 
-from .tinygguf import write_gemma, write_llama, write_mamba, write_pair
+from .tinygguf import write_gemma, write_llama, write_pair
 
 OPTIONS = {"n_ctx": 512, "strict": True, "threads": 1, "library": "llama"}
 PROMPTS = [letter * length for letter, length in zip("abcdefgh", range(20, 340, 40), strict=True)]
@@ -140,12 +140,6 @@ def test_ik_llama_cpp_has_one_seat_in_strict_mode_and_says_so(files):
     with LLM.from_files(*files, parallel=4, **{**OPTIONS, "library": "ik"}) as llm:
         assert llm.parallel == 1
         assert any("one answer runs at a time: in strict mode ik_llama.cpp" in line for line in llm.warnings)
-
-
-def test_running_states_have_one_seat_and_say_so(tmp_path):
-    mamba = write_mamba(tmp_path / "mamba.gguf", seed=1)
-    with LLM.from_files(mamba, parallel=2, n_ctx=256, library="llama") as llm:
-        assert any("has a running state" in warning for warning in llm.warnings)
 
 
 class Company:

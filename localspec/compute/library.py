@@ -202,8 +202,8 @@ class Library(Protocol):
         target: for which an EAGLE-3 head shall draft, where the file is one.
         """
 
-    def why_one_sequence(self, options: ContextOptions) -> str:
-        """Why a context of these options cannot hold several sequences, as a clause; "" where it can."""
+    def why_one_sequence(self, metadata: Metadata, options: ContextOptions) -> str:
+        """Why a context of these options cannot hold several sequences of the file, as a clause; "" where it can."""
 
     def why_no_gpu(self) -> str:
         """Why layers cannot go to a GPU, with the remedy, in sentences; "" where they can."""

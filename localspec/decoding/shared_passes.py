@@ -141,7 +141,7 @@ class SharedPasses:
         seconds = ALONE_SECONDS if alone else SHARED_SECONDS / pace.reading
         if pace.seconds_per_row is None:
             return min(FIRST_ROWS, context.n_batch)
-        most = context.n_batch if alone or self._is_even(context) else context.n_batch // len(self._inside)
+        most = context.n_batch if alone or self.is_even(context) else context.n_batch // len(self._inside)
         return min(max(min(int(seconds / pace.seconds_per_row), most), LEAST_ROWS), context.n_batch)
 
     def company(self, own_width: int) -> Company:
@@ -151,7 +151,7 @@ class SharedPasses:
         draft, target = self.contexts[0], self.contexts[-1]
         mates = self._pace(draft).members if draft is not target else 1.0
         others = self._widths.get(id(target), 0) - own_width
-        return Company(len(self._inside), max(others, len(self._inside) - 1), mates, self._is_even(target))
+        return Company(len(self._inside), max(others, len(self._inside) - 1), mates, self.is_even(target))
 
     def _make_pass(self) -> None:
         """One pass for all that wait on the first context that is waited for, as far as they fit."""
@@ -182,16 +182,17 @@ class SharedPasses:
                 continue
             wider, more = width + len(wanted.span.tokens), rows + wanted.span.rows
             fits = wider <= context.n_batch and more <= context.n_outputs
-            if chosen and self._is_even(context):
+            if chosen and self.is_even(context):
                 fits = fits and len(wanted.span.tokens) == len(chosen[0].span.tokens)
             if fits or not chosen:
                 chosen.append(wanted)
                 width, rows = wider, more
-        if self._is_even(context):
+        if self.is_even(context):
             chosen.sort(key=lambda wanted: wanted.span.sequence_id)
         return chosen
 
-    def _is_even(self, context: Context) -> bool:
+    def is_even(self, context: Context) -> bool:
+        """Whether a pass of it holds spans of one length only."""
         return any(one is context for one in self.even)
 
     def _decode(self, context: Context, chosen: Sequence[Wanted]) -> None:

@@ -35,8 +35,8 @@ class SeatContext:
     ) -> None:
         self.whole, self.passes, self.n_ctx, self.clock = whole, passes, n_ctx, clock
         self.n_vocab = whole.n_vocab
-        # Where cells are separate a wide pass is one of its own.
-        self.n_outputs = max(whole.n_outputs // (1 if whole.options.separate else num_seats), 1)
+        # Where passes are even, a wide one is its own.
+        self.n_outputs = max(whole.n_outputs // (1 if passes.is_even(whole) else num_seats), 1)
         self.cancelled: Callable[[], bool] = lambda: False
         self.shared_batch: Batch | None = None
         self._width = 1

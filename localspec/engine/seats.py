@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import Context, HeadContext
-from localspec.decoding.sampling import kl_divergence
-from localspec.decoding.session import Session, common_prefix
+from localspec.decoding.sampling import Logits, kl_divergence
+from localspec.decoding.session import Session, Span, common_prefix
 from localspec.decoding.shared_passes import SharedPasses
 from localspec.engine.contexts import Opener
 from localspec.engine.libraries import reference
@@ -76,7 +77,7 @@ class Seats:
                 check_seats(engine.target, wholes[0], widths, engine.home)
             else:
                 _check_alike(engine, wholes[0])
-            even = [whole for whole in wholes if whole.options.separate]
+            even = [whole for whole in wholes if whole.options.separate or not whole.can_cut]
             self.passes = SharedPasses(wholes[::-1], engine.cancel.clear, even)
             self.engines = [self._seat(index, count, wholes) for index in range(count)]
             self._opened = opened.pop_all()
@@ -116,6 +117,8 @@ class Seats:
         Only from inside `passes`.
         """
         for name, session in self.engines[seat].sessions.items():
+            if session.can_go_back.kind != "cut":
+                continue  # a running state has no beginning
             read = self.engines[seat].read_by(name, prompt)
             mine = common_prefix(session.tokens, read)
             others = [
@@ -156,10 +159,9 @@ def why_one_seat(engine: Engine) -> str:
         return "the model's own prediction layers draft for one answer at a time"
     for context in _contexts(engine):
         separate = engine.options.strict and context is engine.target
-        if reason := engine.library.why_one_sequence(replace(context.options, separate=separate)):
+        options = replace(context.options, separate=separate)
+        if reason := engine.library.why_one_sequence(context.weights.metadata, options):
             return f"in strict mode {reason}" if separate else reason
-        if not context.can_cut:
-            return f"{context.weights.path.name} has a running state, of which only one answer is kept"
     return ""
 
 
@@ -218,17 +220,10 @@ def _check_alike(engine: Engine, whole: Context) -> None:
     if engine.library.key == reference().key:
         return
     ids = [(7 * place) % min(whole.n_vocab, 1000) for place in range(TEXT)]
-    rows = []
-    for each, beside in ((engine.target, 0), (whole, whole.options.n_sequences - 1)):
-        session = Session(each, beside)
-        if beside:  # what it must not look at
-            Session(each).forward(ids[::-1], num_logits=0)
-        session.rollback(0)
-        session.forward(ids[:-ROWS], num_logits=0)
-        rows.append(np.stack(session.forward(ids[-ROWS:], num_logits=ROWS)))
-        for sequence_id in range(each.options.n_sequences):
-            each.truncate(sequence_id, 0)
-    divergence = float(kl_divergence(*rows).mean())
+    texts = ids[::-1], ids
+    alone = [_rows(engine.target, [text], [0]) for text in texts]
+    together = _rows(whole, texts, [0, whole.options.n_sequences - 1])
+    divergence = float(kl_divergence(np.concatenate(alone), together).mean())
     if not divergence <= MOST_DIVERGENCE:
         raise ModelLoadError(
             f"{engine.library.name} computes several sequences of {whole.weights.path.name} otherwise than one "
@@ -236,6 +231,22 @@ def _check_alike(engine: Engine, whole: Context) -> None:
             "Load it with parallel=1, or with library='llama'.",
             path=str(whole.weights.path),
         )
+
+
+def _rows(
+    context: Context, texts: Sequence[Sequence[int]], sequence_ids: Sequence[int]
+) -> NDArray[np.float32]:
+    """The last ROWS of each text, (texts * ROWS, V), read by a sequence of its own, ROWS tokens of all in one pass."""
+    found: list[list[Logits]] = [[] for _ in texts]
+    for start in range(0, TEXT, ROWS):
+        spans = [
+            Span(sequence_id, tuple(text[start : start + ROWS]), start, ROWS)
+            for text, sequence_id in zip(texts, sequence_ids, strict=True)
+        ]
+        found = context.decode(spans)
+    for sequence_id in sequence_ids:
+        context.truncate(sequence_id, 0)
+    return np.stack([row for rows in found for row in rows])
 
 
 def _contexts(engine: Engine) -> list[Context]:

@@ -36,6 +36,13 @@ SNAPSHOTS = frozenset({
 """Of those, the ones whose running state llama.cpp keeps behind each of the last tokens of a pass, where it is asked
 to: so far, and no others, it can take tokens back."""
 
+SEVERAL_STATES = frozenset({
+    "falcon-h1", "granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe",
+    "qwen35", "qwen35moe", "qwen3next", "rwkv6", "rwkv7",
+})  # fmt: skip
+"""Of those with a running state, the ones of which llama.cpp computes several sequences in one pass as it computes one,
+as was tried with small models. Others end the process (plamo2) or come out wrong (arwkv7)."""
+
 EQUAL_HEADS = frozenset(
     {
         "gpt-oss", "jamba", "lfm2", "lfm2moe",

@@ -76,10 +76,12 @@ class IkLlama:
             return f"{metadata.path.name} has no prediction layers"
         return f"{self.name} runs no prediction layers here"
 
-    def why_one_sequence(self, options: ContextOptions) -> str:
+    def why_one_sequence(self, metadata: Metadata, options: ContextOptions) -> str:
         """Why a context cannot hold several sequences: with fused attention, which such a V cache needs, it ends; and
         their cells lie in one row, where none has a place of its own.
         """
+        if metadata.is_recurrent or metadata.is_hybrid:
+            return f"{metadata.path.name} has a running state, of which {self.name} computes one at a time"
         if options.separate:
             return f"{self.name} rounds the sums of an answer by what others ask"
         if files.is_quantized(options.cache_type_v):

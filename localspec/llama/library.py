@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.compute.context_options import CACHE_TYPES, ContextOptions, StrictForm
 from localspec.compute.probe import Probe
 from localspec.ggml.callbacks import CancelFlag
+from localspec.gguf.architectures import HYBRID, RECURRENT, SEVERAL_STATES
 from localspec.gguf.metadata import Metadata
 from localspec.llama import backend, quantize
 from localspec.llama.probe import ENTRY, probe_library
@@ -57,8 +58,10 @@ class LlamaCpp:
 
         return why_no_head(metadata, target)
 
-    def why_one_sequence(self, options: ContextOptions) -> str:
-        """ "": any context can."""
+    def why_one_sequence(self, metadata: Metadata, options: ContextOptions) -> str:
+        """Why a context cannot hold several sequences: of some running states it computes one at a time only."""
+        if metadata.architecture in (RECURRENT | HYBRID) - SEVERAL_STATES:
+            return f"of {metadata.path.name}, with a running state of {metadata.architecture}, only one is computed"
         return ""
 
     def why_no_gpu(self) -> str:
