@@ -316,7 +316,7 @@ class FakeLibrary:
     def why_no_head(self, metadata: Metadata, target: Metadata | None = None) -> str:
         return "it has no heads"
 
-    def why_one_sequence(self, options: ContextOptions) -> str:
+    def why_one_sequence(self, metadata: Metadata, options: ContextOptions) -> str:
         return ""
 
     def why_no_gpu(self) -> str:
