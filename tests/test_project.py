@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import pickle
+import os
 import re
 import shutil
 import subprocess
@@ -209,14 +210,30 @@ def test_importing_and_asking_for_help_is_light(args: list[str] | None) -> None:
     assert passes("-c", code, *(args or [])).splitlines()[-1] == "loaded: []"
 
 
-def test_ci_passes_the_exit_code_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_ci_passes_the_exit_code_on(tmp_path: Path, installed: bool) -> None:
+    """And installs what windows need where it is missing; here by stand-ins, which install nothing."""
+    (tmp_path / "bin").mkdir()
+    for name, line in (("dpkg-query", f"exit {int(not installed)}"), ("apt-get", 'echo "$1" >>"$ASKED"')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+    asked = tmp_path / "asked"
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
     (tmp_path / ".ci").mkdir()
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
     fake = "import os, sys; print(sys.argv[1:], os.path.basename(os.getcwd())); sys.exit(3)\n"
     (tmp_path / "scripts" / "dev.py").write_text(fake, encoding="utf-8")
-    done = subprocess.run(["bash", str(tmp_path / ".ci" / "run")], cwd="/", capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", str(tmp_path / ".ci" / "run")],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": path, "ASKED": str(asked)},
+    )
     assert (done.returncode, done.stdout) == (3, f"['test'] {tmp_path.name}\n")
+    assert installed or asked.read_text().split() == ["update", "install"]
+    assert not (installed and asked.exists())
 
 
 def test_the_changelog_keeps_its_format() -> None:
