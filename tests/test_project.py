@@ -6,8 +6,8 @@ import ast
 import dataclasses
 import inspect
 import json
-import pickle
 import os
+import pickle
 import re
 import shutil
 import subprocess
