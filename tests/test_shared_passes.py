@@ -174,6 +174,36 @@ def test_a_piece_of_a_prompt_is_shorter_where_others_wait():
         passes._inside.discard(-1)
 
 
+def test_where_passes_are_even_spans_of_one_length_meet_in_the_order_of_sequences():
+    target = Recording(n_batch=8, n_outputs=8)
+    target.decode = lambda spans: (
+        lengths.append([(span.sequence_id, len(span.tokens)) for span in spans])
+        or FakeContext.decode(target, spans)
+    )
+    lengths = []
+    passes = SharedPasses([target], even=[target])
+    found = together(
+        passes,
+        *(
+            reading(passes, target, sequence, count=2, width=width)
+            for sequence, width in ((2, 1), (1, 3), (0, 1))
+        ),
+    )
+    assert found == [[1.0, 2.0], [3.0, 6.0], [1.0, 2.0]]
+    assert all(len({width for _, width in made}) == 1 and made == sorted(made) for made in lengths)
+    assert [(0, 1), (2, 1)] in lengths
+
+
+def test_a_piece_fills_an_even_pass_and_no_more():
+    target = Recording(n_batch=5, n_outputs=5)
+    passes = SharedPasses([target], even=[target])
+    with passes.inside():
+        passes._inside |= {-1, -2}
+        passes._pace(target).seconds_per_row = 0.01
+        assert passes.piece(target) == 5 == target.n_batch
+        passes._inside -= {-1, -2}
+
+
 # What a draft costs where others share the pass
 
 CURVES = {
@@ -219,6 +249,23 @@ def test_that_others_draft_is_no_reason_to_draft():
     one = controller("ik")
     one.meet(Company(4, 6, 3.0))
     assert not one.can_pay(0, 0.8)
+
+
+def test_a_pass_of_its_own_is_charged_whole():
+    """Where passes are even, the others wait for whoever drafts."""
+    one = controller("flat")
+    one.meet(Company(4, 3, 1.0, apart=True))
+    assert one.time(1) == pytest.approx(one.target.time(4) / 4)
+    assert one.time(4) == one.target.time(4)
+    assert not one.can_pay(0, 0.95)
+    seconds = one.target.time(4)
+    step = Step(
+        width=4, length=0, tokens=(1, 2, 3), num_prefilled=0, num_drafted=3, num_accepted=2, bonus=False,
+        finish_reason=None, draft_seconds=0.0, target_seconds=seconds, seconds=seconds,
+    )  # fmt: skip
+    assert one._own_seconds(step) == pytest.approx(seconds)
+    # As long as these tokens would have waited for passes of all.
+    assert one.plain_seconds(step) == pytest.approx(3 * one.target.time(4))
 
 
 def test_what_neighbours_take_is_no_debt_of_this_answer():

@@ -135,7 +135,7 @@ class AdaptiveController:
         """
         if step.plain and step.batch is None:
             return self.plain_share * (step.seconds - step.draft_seconds)
-        seats = self.company.seats if step.batch else 1
+        seats = self.company.seats if step.batch or self.company.apart else 1
         part = self.target.plain_part(step.batch_width, step.length, seats)
         return self.plain_share * len(step.tokens) * part * step.batch_seconds
 
