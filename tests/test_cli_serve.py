@@ -201,3 +201,10 @@ def test_the_key_may_come_from_the_environment(model):
     done = run(*model, LOCALSPEC_API_KEY=" ")
     assert done.exit_code == 2
     assert "LOCALSPEC_API_KEY" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "65", "1.5", "many", ""])
+def test_what_is_no_number_of_answers_at_a_time_is_refused_with_the_bounds(value):
+    result = CliRunner().invoke(main, ["serve", "--parallel", value])
+    assert result.exit_code == 2
+    assert f"'{value}' is not auto or a whole number from 1 to 64." in result.output
