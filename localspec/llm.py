@@ -56,8 +56,9 @@ class LLM(Loaders):
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         super().__init__(keeper)
         self._queue = AnswerQueue(keeper.cancel, keeper.num_seats)
-        # Those that answered last: to ask what they hold must load nothing.
-        self._seats: Callable[[], Seats | None] = lambda: None
+        # Those of the load, then those that answered last: to ask what they hold must load nothing.
+        seats = None if isinstance(keeper, RemoteKeeper) else keeper.engine.seats
+        self._seats: Callable[[], Seats | None] = (lambda: None) if seats is None else weakref.ref(seats)
         self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
 

@@ -92,7 +92,7 @@ def test_both_seats_run_the_third_waits_and_the_lowest_priority_comes_first(file
             wait_until(lambda: server.service.waiting_or_running == 4)
             metrics = server.get("/metrics").text
             assert "localspec_requests_running 2" in metrics and "localspec_requests_waiting 2" in metrics
-            assert 'localspec_seat_busy{seat="1"}' in metrics
+            assert 'localspec_seat_busy{seat="1"}' in metrics and "wait for a seat" in metrics
             assert server.post(CHAT, body()).status_code == 429
             gate.open()
             assert [one.result() for one in asked] == [200] * 4

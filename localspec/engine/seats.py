@@ -61,7 +61,7 @@ class Seats:
             opener = Opener(engine.library, engine.cancel, opened)
             loads = shared_loads(engine, count)
             if engine.options.check_memory:
-                check_memory(loads, loaded=True)
+                check_memory(loads, loaded=True, each=max(one.n_ctx for one in _contexts(engine)))
             wholes = [
                 opener.context(context.weights, load.options)
                 for context, load in zip(_contexts(engine), loads, strict=True)
