@@ -360,6 +360,6 @@ class LLM(Loaders):
                 yield from answer_chunks(engine, controller, request, ticket)
 
     def _best_seat(self, free: list[int], ids: list[int]) -> int:
-        """Of the free ones that whose cells begin most as the prompt does; where nothing is loaded, any."""
+        """Of the free ones the best for the prompt; where nothing is loaded, any."""
         seats = self._seats()
         return free[0] if seats is None else seats.best(free, ids)

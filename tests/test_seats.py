@@ -273,3 +273,16 @@ def test_seats_without_room_are_refused_by_their_number_and_what_each_holds(file
 def test_auto_opens_as_many_as_memory_has_room_for(files, computed_by):
     with LLM.from_files(*files, parallel="auto", n_ctx=256, **computed_by) as llm:
         assert len(llm._keeper.seats) == 4
+
+
+def test_conversations_with_a_common_beginning_keep_a_seat_each(files, computed_by):
+    common = "You answer in one sentence. " * 4
+    with LLM.from_files(*files, parallel=3, keep_prefixes=0, **OPTIONS, **computed_by) as llm:
+        talks = [common + letter * 40 for letter in "abc"]
+        read = [0, 60, 60]  # of the beginning
+        for _ in range(3):
+            for index, talk in enumerate(talks):
+                stats = llm.generate(talk, **GREEDY).stats
+                assert stats.cached_tokens >= read[index]
+                talks[index], read[index] = talk + "?" * 20, stats.prompt_tokens - 4
+        assert min(seat.tokens for seat in llm.seats) > 100
