@@ -71,6 +71,7 @@ def test_a_signal_lets_the_answer_finish(model, number, code):
         rest = running.stderr.read()
         assert "Traceback" not in rest
         assert "rror" not in rest
+        assert "what is being answered (1) may finish within 100 seconds; Ctrl-C ends it at once" in rest
 
 
 def test_a_second_signal_ends_it_at_once(model):
@@ -174,7 +175,7 @@ def test_a_model_that_is_not_there_ends_the_command(tmp_path):
 def test_a_signal_while_the_model_loads_ends_the_load(model, monkeypatch):
     ended = []
 
-    def serve(load, _settings, _listening):
+    def serve(load, _settings, _listening, _tell):
         watch = LoadWatch()  # the server's
         watch.cancel()
         with watching(watch), pytest.raises(LoadCancelled):

@@ -187,7 +187,11 @@ def _serve(
 
         if not consent.quiet:
             say(f"listening on {where}, loading the model", dim=True)
-        server.serve(load, settings, listening)
+        server.serve(load, settings, listening, _say_nothing if consent.quiet else say)
+
+
+def _say_nothing(_sentence: str) -> None:
+    pass
 
 
 def _log() -> None:
