@@ -192,7 +192,7 @@ def check_parallel(value: object) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_PARALLEL:
         raise InvalidRequest(
             f"parallel is {shown(value)}.",
-            f"It must be auto or a number from 1 to {MOST_PARALLEL}.",
+            f"It must be auto or a whole number from 1 to {MOST_PARALLEL}.",
             name="parallel",
         )
     return value

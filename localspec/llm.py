@@ -56,8 +56,9 @@ class LLM(Loaders):
         """Use `load`, `from_pair`, `from_hub`, `from_folder` or `from_files`."""
         super().__init__(keeper)
         self._queue = AnswerQueue(keeper.cancel, keeper.num_seats)
-        # Those that answered last: to ask what they hold must load nothing.
-        self._seats: Callable[[], Seats | None] = lambda: None
+        # Those of the load, then those that answered last: to ask what they hold must load nothing.
+        seats = None if isinstance(keeper, RemoteKeeper) else keeper.engine.seats
+        self._seats: Callable[[], Seats | None] = (lambda: None) if seats is None else weakref.ref(seats)
         self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
 
@@ -359,6 +360,6 @@ class LLM(Loaders):
                 yield from answer_chunks(engine, controller, request, ticket)
 
     def _best_seat(self, free: list[int], ids: list[int]) -> int:
-        """Of the free ones that whose cells begin most as the prompt does; where nothing is loaded, any."""
+        """Of the free ones the best for the prompt; where nothing is loaded, any."""
         seats = self._seats()
         return free[0] if seats is None else seats.best(free, ids)

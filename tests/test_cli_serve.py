@@ -71,6 +71,7 @@ def test_a_signal_lets_the_answer_finish(model, number, code):
         rest = running.stderr.read()
         assert "Traceback" not in rest
         assert "rror" not in rest
+        assert "what is being answered (1) may finish within 100 seconds; Ctrl-C ends it at once" in rest
 
 
 def test_a_second_signal_ends_it_at_once(model):
@@ -174,7 +175,7 @@ def test_a_model_that_is_not_there_ends_the_command(tmp_path):
 def test_a_signal_while_the_model_loads_ends_the_load(model, monkeypatch):
     ended = []
 
-    def serve(load, _settings, _listening):
+    def serve(load, _settings, _listening, _tell):
         watch = LoadWatch()  # the server's
         watch.cancel()
         with watching(watch), pytest.raises(LoadCancelled):
@@ -201,3 +202,10 @@ def test_the_key_may_come_from_the_environment(model):
     done = run(*model, LOCALSPEC_API_KEY=" ")
     assert done.exit_code == 2
     assert "LOCALSPEC_API_KEY" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "65", "1.5", "many", ""])
+def test_what_is_no_number_of_answers_at_a_time_is_refused_with_the_bounds(value):
+    result = CliRunner().invoke(main, ["serve", "--parallel", value])
+    assert result.exit_code == 2
+    assert f"'{value}' is not auto or a whole number from 1 to 64." in result.output

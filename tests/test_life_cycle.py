@@ -216,8 +216,9 @@ def test_threads_of_a_pool_may_take_turns_reading(llm, plain):
 def test_the_thread_that_reads_one_answer_cannot_wait_for_another(llm):
     stream = llm.stream("abc", **GREEDY)
     next(stream)
-    with pytest.raises(EngineBusy, match="still being read"):
+    with pytest.raises(EngineBusy, match="still being read") as refused:
         llm.generate("x")
+    assert "parallel=2" in refused.value.remedy
     stream.close()
     assert llm.generate("x", max_tokens=2, **GREEDY).ids
 

@@ -6,11 +6,13 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from localspec import LLM
-from localspec.errors import EngineClosed, InvalidRequest
+from localspec.engine import memory
+from localspec.errors import EngineClosed, InvalidRequest, MemoryShort
 from localspec.llama.library import LlamaCpp
 
 from .tinygguf import write_llama, write_pair
@@ -240,19 +242,47 @@ def test_a_v_cache_that_needs_fused_attention_has_one_seat_in_ik_llama_cpp(tmp_p
 
 @pytest.mark.parametrize("value", [0, -1, 65, 1.5, True, "many", None])
 def test_what_is_no_number_of_seats_is_refused(files, value):
-    with pytest.raises(InvalidRequest, match="parallel is"):
+    with pytest.raises(InvalidRequest, match=r"parallel is .*whole number from 1 to 64"):
         LLM.from_files(*files, parallel=value, n_ctx=128)
 
 
 def test_what_the_seats_hold_is_told_without_a_load(files, computed_by):
     with LLM.from_files(*files, parallel=2, **OPTIONS, **computed_by) as llm:
-        assert llm.seats == ()
+        assert [(seat.busy, seat.tokens) for seat in llm.seats] == [(False, 0)] * 2
         llm.generate(PROMPTS[0], max_tokens=3)
         assert [seat.busy for seat in llm.seats] == [False, False] and max(s.tokens for s in llm.seats) > 20
         assert llm.unload() and llm.seats == () and not llm.loaded
         assert llm.generate(PROMPTS[0], max_tokens=3).ids and len(llm.seats) == 2
 
 
+def test_seats_without_room_are_refused_by_their_number_and_what_each_holds(files, monkeypatch):
+    real = memory.memory_estimate
+
+    def little(loads):
+        estimate = real(loads)
+        return replace(estimate, available=0) if loads[0].options.n_sequences > 1 else estimate
+
+    monkeypatch.setattr(memory, "memory_estimate", little)
+    with pytest.raises(
+        MemoryShort, match="a context of 256 tokens for each of 3 answers at a time"
+    ) as refused:
+        LLM.from_files(*files, parallel=3, n_ctx=256, threads=1, library="llama")
+    assert "(parallel)" in refused.value.remedy and "(--parallel)" in refused.value.command
+
+
 def test_auto_opens_as_many_as_memory_has_room_for(files, computed_by):
     with LLM.from_files(*files, parallel="auto", n_ctx=256, **computed_by) as llm:
         assert len(llm._keeper.seats) == 4
+
+
+def test_conversations_with_a_common_beginning_keep_a_seat_each(files, computed_by):
+    common = "You answer in one sentence. " * 4
+    with LLM.from_files(*files, parallel=3, keep_prefixes=0, **OPTIONS, **computed_by) as llm:
+        talks = [common + letter * 40 for letter in "abc"]
+        read = [0, 60, 60]  # of the beginning
+        for _ in range(3):
+            for index, talk in enumerate(talks):
+                stats = llm.generate(talk, **GREEDY).stats
+                assert stats.cached_tokens >= read[index]
+                talks[index], read[index] = talk + "?" * 20, stats.prompt_tokens - 4
+        assert min(seat.tokens for seat in llm.seats) > 100

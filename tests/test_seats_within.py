@@ -64,7 +64,7 @@ def test_an_answer_within_an_answer_is_refused(llm):
             refused.append(error)
 
     assert reason(llm, ask) == "length"
-    assert refused
+    assert refused and "logits processor" in refused[0].message
 
 
 def test_an_answer_within_a_block_that_has_the_engine_is_refused(llm):

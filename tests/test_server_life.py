@@ -207,7 +207,7 @@ def test_a_server_where_nothing_may_wait_says_so(file, gate):
         gate.open()
         assert answer.result().status_code == 200
     assert refused.status_code == 429
-    assert refused.json()["error"]["message"].startswith("Another request is being answered")
+    assert refused.json()["error"]["message"].startswith("As many requests are being answered")
 
 
 def test_requests_are_answered_in_their_order(file, gate):

@@ -92,7 +92,7 @@ def test_both_seats_run_the_third_waits_and_the_lowest_priority_comes_first(file
             wait_until(lambda: server.service.waiting_or_running == 4)
             metrics = server.get("/metrics").text
             assert "localspec_requests_running 2" in metrics and "localspec_requests_waiting 2" in metrics
-            assert 'localspec_seat_busy{seat="1"}' in metrics
+            assert 'localspec_seat_busy{seat="1"}' in metrics and "wait for a seat" in metrics
             assert server.post(CHAT, body()).status_code == 429
             gate.open()
             assert [one.result() for one in asked] == [200] * 4
@@ -127,3 +127,19 @@ def test_a_deadline_ends_its_own_answer(file):
             time.sleep(0.1)
             assert server.post(CHAT, body()).status_code == 200
             assert late.result().status_code in (200, 408, 504)
+
+
+def test_a_deadline_that_passes_in_the_queue_says_that_the_request_only_waited(file, gate):
+    settings = {"timeout": 1.0, "answering": {"logits_processors": [gate]}}
+    with running(lambda: load(file, parallel=2), **settings) as server, ThreadPoolExecutor(2) as pool:
+        ready(server)
+        gate.shut()
+        answered = [pool.submit(server.post, CHAT, body()) for _ in range(2)]
+        wait_until(lambda: server.service.num_running == 2)
+        waited = server.post(CHAT, body())
+        gate.open()
+        found = [answer.result() for answer in answered] + [waited]
+    assert [answer.status_code for answer in found] == [504] * 3
+    messages = [answer.json()["error"]["message"] for answer in found]
+    assert "Ask for fewer tokens" in messages[0] and "Ask for fewer tokens" in messages[1]
+    assert messages[2].startswith("The request waited 1 seconds")

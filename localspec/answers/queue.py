@@ -198,10 +198,17 @@ class AnswerQueue:
     def refuse_within(self) -> None:
         """Raise `EngineBusy` in a thread that has the engine: what it waits for would wait for it."""
         with self._changed:
-            if any(one.thread is threading.current_thread() for one in self._running):
+            mine = next((one for one in self._running if one.thread is threading.current_thread()), None)
+            if mine is not None and mine.seated:
+                raise EngineBusy(
+                    "A logits processor asked for another answer, which would wait for the processor.",
+                    "Ask for it when the answer of the processor is at its end.",
+                )
+            if mine is not None:
                 raise EngineBusy(
                     "This thread has the engine: an answer is still being read, or a block of `exclusive` is open.",
-                    "Read the answer to its end or close it; leave the block.",
+                    "Read the answer to its end or close it; leave the block. Loaded with parallel=2 or more, one "
+                    "thread reads several answers in turns.",
                 )
 
     @property

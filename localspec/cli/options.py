@@ -20,10 +20,11 @@ Function = Callable[..., Any]
 
 
 class WordOrCount(click.ParamType):  # type: ignore[type-arg]
-    """A whole number from 0 up, or one of a few words."""
+    """A whole number from 0 up, or from `least` to `most`, or one of a few words."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, least: int = 0, most: int | None = None) -> None:
         self.words = words
+        self.least, self.most = least, most
         self.name = "|".join((*words, "N"))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
@@ -31,9 +32,11 @@ class WordOrCount(click.ParamType):  # type: ignore[type-arg]
         text = str(value).strip().lower()
         if text in self.words:
             return text
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
-            self.fail(f"{value!r} is not {', '.join(self.words)} or a whole number from 0 up.", param, ctx)
-        return int(text)
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+        if number < self.least or (self.most is not None and number > self.most):
+            bounds = f"from {self.least} " + ("up" if self.most is None else f"to {self.most}")
+            self.fail(f"{value!r} is not {', '.join(self.words)} or a whole number {bounds}.", param, ctx)
+        return number
 
     def get_metavar(self, *_args: object, **_kwargs: object) -> str:
         """What the help page shows."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.checks import check_parallel
+from localspec.checks import MOST_PARALLEL
 from localspec.cli import opening
 from localspec.cli.model_options import ModelOptions
 from localspec.cli.options import (
@@ -64,8 +64,8 @@ class Place:
     "--cors", multiple=True, metavar="ORIGIN", help="Web pages that may ask, * for all (repeatable)."
 )
 @click.option(
-    "--parallel", type=WordOrCount("auto"), default="auto", show_default=True,
-    help="Requests that are answered at a time; auto: as many as memory has room for, up to 4.",
+    "--parallel", type=WordOrCount("auto", least=1, most=MOST_PARALLEL), default="auto", show_default=True,
+    help="Requests that are answered at a time, 1 to 64; auto: as many as memory has room for, up to 4.",
 )  # fmt: skip
 @click.option(
     "--queue", type=click.IntRange(min=0), default=8, show_default=True,
@@ -124,7 +124,6 @@ def serve(
     answered may finish within --grace seconds. Needs fastapi and uvicorn, the extra `server`.
     """
     options.check()
-    check_parallel(parallel)
     if api_key is not None and not api_key.strip():
         raise click.UsageError(
             "The API key is empty: give one, or leave --api-key and LOCALSPEC_API_KEY out."
@@ -188,7 +187,11 @@ def _serve(
 
         if not consent.quiet:
             say(f"listening on {where}, loading the model", dim=True)
-        server.serve(load, settings, listening)
+        server.serve(load, settings, listening, _say_nothing if consent.quiet else say)
+
+
+def _say_nothing(_sentence: str) -> None:
+    pass
 
 
 def _log() -> None:

@@ -135,25 +135,32 @@ def compute_bytes(metadata: Metadata, options: ContextOptions) -> int:
     return 4 * (activations + width * options.n_ctx + rows)
 
 
-def check_memory(loads: Sequence[Load], *, loaded: bool = False) -> None:
+def check_memory(loads: Sequence[Load], *, loaded: bool = False, each: int | None = None) -> None:
     """Raise `MemoryShort` when the models together exceed the free memory (a failed reservation may abort).
 
     loaded: the weights are in memory, and a further context on each of them is asked for.
+    each: tokens of the context of each of several answers at a time, which share these loads.
     """
     estimate = memory_estimate(loads)
     if loaded:
         estimate = replace(estimate, weights=0)
     if estimate.fits:
         return
-    n_ctx = max(load.options.n_ctx for load in loads)
+    n_ctx = each or max(load.options.n_ctx for load in loads)
+    context, fewer, fewer_command = f"a context of {n_ctx} tokens", "", ""
+    if each is not None:
+        context += f" for each of {loads[0].options.n_sequences} answers at a time"
+        fewer, fewer_command = (
+            "fewer answers at a time (parallel), ",
+            "fewer answers at a time (--parallel), ",
+        )
     names = " and ".join(load.metadata.path.name for load in loads)
     raise MemoryShort(
-        f"{names} with a context of {n_ctx} tokens would take {estimate}, "
-        f"and {readable(estimate.available)} are free.",
-        "Ask for a smaller context or cache type, leave the draft out, close other programs, or load all the same "
-        "with check_memory=False.",
-        command="Ask for a smaller context (-c) or cache type (-ctk, -ctv), leave the draft out (--no-draft), or close "
-        "other programs.",
+        f"{names} with {context} would take {estimate}, and {readable(estimate.available)} are free.",
+        f"Ask for {fewer}a smaller context or cache type, leave the draft out, close other "
+        "programs, or load all the same with check_memory=False.",
+        command=f"Ask for {fewer_command}a smaller context (-c) or cache type (-ctk, -ctv), leave "
+        "the draft out (--no-draft), or close other programs.",
         path=str(loads[0].metadata.path),
         needed=estimate.total,
         free=estimate.available,

@@ -62,7 +62,7 @@ class Seats:
             opener = Opener(engine.library, engine.cancel, opened)
             loads = shared_loads(engine, count)
             if engine.options.check_memory:
-                check_memory(loads, loaded=True)
+                check_memory(loads, loaded=True, each=max(one.n_ctx for one in _contexts(engine)))
             wholes = [
                 opener.context(context.weights, load.options)
                 for context, load in zip(_contexts(engine), loads, strict=True)
@@ -96,12 +96,21 @@ class Seats:
         return self._whole.seated(session, draft)
 
     def best(self, free: Sequence[int], prompt: Sequence[int]) -> int:
-        """Of the free seats the one whose cells begin most as the prompt does; else the one that holds least."""
-        return max(free, key=lambda seat: (self._shared(seat, prompt), -len(self._tokens(seat))))
+        """Of the free seats the one that loses least of what it holds, then the one that begins most as the prompt.
+
+        What another one holds of the prompt is shared for nothing (`share`), so a common system prompt does not draw
+        all conversations to one seat.
+        """
+
+        def lost_and_missing(seat: int) -> tuple[int, int]:
+            shared = self._shared(seat, prompt)
+            return len(self._tokens(seat)) - shared, -shared
+
+        return min(free, key=lost_and_missing)
 
     def holding(self, tokens: Sequence[int]) -> Engine:
         """The seat whose cells hold most of these tokens."""
-        return self.engines[self.best(range(len(self)), tokens)]
+        return self.engines[max(range(len(self)), key=lambda seat: self._shared(seat, tokens))]
 
     def take(self, seat: int, cancelled: Callable[[], bool]) -> Engine:
         """The engine of a seat, for an answer. cancelled: whether that was ended."""

@@ -36,7 +36,7 @@ class BoundedJob(AsyncIterator[Event]):
         self._job = job
         self._watcher = asyncio.create_task(self._watch(job))
         if timeout is not None:
-            self._timer = loop.call_at(began + timeout, job.end, timed_out(timeout))
+            self._timer = loop.call_at(began + timeout, lambda: job.end(timed_out(timeout, begun=job.begun)))
         return answer_format
 
     async def __anext__(self) -> Event:

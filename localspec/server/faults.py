@@ -71,7 +71,7 @@ def queue_full(limit: int) -> ApiError:
     why = (
         f"{limit} requests are waiting already"
         if limit
-        else "Another request is being answered, and none may wait"
+        else "As many requests are being answered as may be at a time, and none may wait"
     )
     return ApiError(
         429,
@@ -88,11 +88,14 @@ def unavailable(message: str, code: str, facts: dict[str, Any] | None = None) ->
     return ApiError(503, message, kind=UNAVAILABLE, code=code, headers=headers, facts=facts)
 
 
-def timed_out(seconds: float) -> ApiError:
-    """A 504: the request's deadline has passed."""
+def timed_out(seconds: float, *, begun: bool) -> ApiError:
+    """A 504: the request's deadline has passed. begun: it had a seat, and did not only wait for one."""
     return ApiError(
         504,
-        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens.",
+        f"The answer was not complete after {seconds:g} seconds. Ask for fewer tokens."
+        if begun
+        else f"The request waited {seconds:g} seconds while others were answered, and may take no longer. "
+        "Try again later.",
         kind="timeout_error",
         code="timeout",
     )

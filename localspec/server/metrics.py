@@ -52,7 +52,7 @@ class Metrics:
             lines += [*_family(name, "counter", meaning), f"localspec_{name} {self.totals[source]:.17g}"]
         for name, value, meaning in (
             ("requests_running", running, "Requests that are being answered."),
-            ("requests_waiting", waiting, "Requests that wait for the engine."),
+            ("requests_waiting", waiting, "Requests that wait for a seat."),
             ("model_loaded", int(loaded), "Whether the model is in memory."),
         ):
             lines += [*_family(name, "gauge", meaning), f"localspec_{name} {value}"]

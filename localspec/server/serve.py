@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import stat
@@ -19,6 +20,7 @@ from localspec.server.app import create_app
 from localspec.server.service import Service
 from localspec.server.settings import Settings
 
+log = logging.getLogger(__name__)
 CLEAN_UP_SECONDS = 5
 """Given to ended answers, to tell their clients so."""
 OTHER_PATH = "Give another path."
@@ -26,11 +28,16 @@ OTHER_PATH_COMMAND = "Give another --uds."
 
 
 class Server(uvicorn.Server):
-    """Ends gracefully: the first signal lets running answers finish for a while, a second one ends them."""
+    """Ends gracefully: the first signal lets running answers finish for a while, a second one ends them.
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    tell: gets a sentence where something goes on after the first.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, service: Service, tell: Callable[[str], None] = log.info
+    ) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._tell = service, tell
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -53,6 +60,11 @@ class Server(uvicorn.Server):
     def _end_answers(self, seconds: float) -> None:
         def end() -> None:
             self._service.refuse()
+            if seconds and (running := self._service.num_running):
+                self._tell(
+                    f"stopping: what is being answered ({running}) may finish within {seconds:g} seconds; "
+                    "Ctrl-C ends it at once"
+                )
             asyncio.get_running_loop().call_later(seconds, self._service.end_all)
 
         if self._loop is not None:
@@ -64,8 +76,12 @@ def serve(
     load: Callable[[], LLM],
     settings: Settings,
     listening: socket.socket,
+    tell: Callable[[str], None] = log.info,
 ) -> None:
-    """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised, unless it was ended early."""
+    """Answer requests on `listening` until SIGINT or SIGTERM; raises what `load` raised, unless it was ended early.
+
+    tell: gets a sentence about what goes on after the first signal.
+    """
     errors: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
@@ -83,7 +99,7 @@ def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=int(settings.grace) + CLEAN_UP_SECONDS,
     )
-    server = Server(config, app.state.service)
+    server = Server(config, app.state.service, tell)
     server.run(sockets=[listening])
     if errors and not isinstance(errors[0], LoadCancelled):
         raise errors[0]

@@ -17,7 +17,7 @@ class Settings:
 
     api_key: required in `Authorization: Bearer` or `X-Api-Key`, unless None.
     cors: origins of web pages that may ask; "*" is all.
-    queue: requests that may wait besides the one that is answered. timeout: seconds for a request, waiting included.
+    queue: requests that may wait besides those that are answered. timeout: seconds for a request, waiting included.
     grace: seconds that running answers get when the server stops. max_body: bytes of one request.
     params, answering: what holds where a request says nothing (`answering`: other keyword arguments of `LLM.stream`).
     """
