@@ -155,6 +155,58 @@ def test_a_pass_looks_at_its_flag_between_operations(library, tmp_path, monkeypa
             assert np.array_equal(again, expected)
 
 
+def test_a_pass_that_was_stopped_is_no_whole_one_where_the_flag_is_clear_again(
+    library, tmp_path, monkeypatch
+):
+    """As it is where an answer ends and another one begins meanwhile. To ik_llama.cpp both are a pass without fault."""
+    looks, stop_at, kept = [], [0], []
+
+    def callback(flag, function_type):
+        def look(_data):
+            looks.append(1)
+            if stops := len(looks) == stop_at[0]:
+                flag.set()
+                flag.clear()
+            return stops
+
+        kept.append(function_type(look))
+        return kept[-1]
+
+    monkeypatch.setattr(type(library.cancel_flag()), "callback", callback)
+    weights = library.open_weights(read_metadata(write_llama(tmp_path / "deep.gguf", n_layer=20)))
+    prompt = [Span(0, tuple(range(40)), 0, 1)]
+    with contextlib.closing(weights), opened(weights) as context:
+        ((expected,),) = context.decode(prompt)
+        whole = len(looks)
+        for share in (0.0, 0.5, 0.9):
+            looks.clear()
+            stop_at[0] = int(share * whole) + 1
+            context.truncate(0, 0)
+            with pytest.raises(DecodeCancelled):
+                context.decode(prompt)
+            assert not context.cancel.is_set
+        stop_at[0] = 0
+        context.truncate(0, 0)
+        context.cancel.clear()
+        assert np.array_equal(context.decode(prompt)[0][0], expected)
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_what_a_flag_was_is_known_afterwards(library, cleared):
+    flag = library.cancel_flag()
+    look = flag.look()
+    flag.clear()
+    assert not flag.was_set_since(look)  # who comes clears it, whatever it is
+    flag.set()
+    if cleared:
+        flag.clear()
+    assert flag.was_set_since(look) and flag.is_set is not cleared
+    look = flag.look()
+    flag.clear()
+    assert flag.was_set_since(look) is not cleared
+    assert not flag.was_set_since(flag.look())
+
+
 def test_a_flag_that_is_set_before_there_is_a_context_stops_its_first_pass(weights, library):
     flag = library.cancel_flag()
     flag.set()
