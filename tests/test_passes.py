@@ -345,6 +345,28 @@ def test_a_sequence_is_whole_after_hundreds_of_holes_among_its_cells(library, tm
     deep.close()
 
 
+def test_a_pass_that_is_stopped_leaves_the_cells_of_other_sequences(weights):
+    """Also one before which ik_llama.cpp moves cells to close holes: that computes, and must come to its end."""
+    length, rng = 100, np.random.default_rng(3)
+    texts = rng.integers(40, 200, (2, length + 1)).tolist()
+    with opened(weights, n_ctx=400, n_batch=200) as context:
+        context.decode([Span(one, (texts[one][at],), at, 0) for at in range(length) for one in range(2)])
+        last = [Span(1, (texts[1][length],), length, 1)]
+        ((expected,),) = context.decode(last)
+        assert context.truncate(1, length) == length
+        context.truncate(0, 0)
+        context.cancel.set()
+        with pytest.raises(DecodeCancelled):
+            context.decode([Span(0, (5, 9, 14), 0, 1)])
+        context.cancel.clear()
+        context.truncate(0, 0)
+        assert np.abs(context.decode(last)[0][0] - expected).max() < 0.2
+        # And the flag is looked at again.
+        context.cancel.set()
+        with pytest.raises(DecodeCancelled):
+            context.decode([Span(0, (5, 9, 14), 0, 1)])
+
+
 def test_what_cannot_be_copied_is_not(weights):
     with opened(weights, n_ctx=64, n_sequences=2) as context:
         context.decode([Span(0, TEXTS[0], 0, 0)])
