@@ -220,7 +220,7 @@ def test_cancel_while_it_is_loaded_again_reaches_everybody_who_waits_and_nobody_
             for thread in threads:
                 thread.start()
             begun.wait(30)
-            eventually(lambda: llm._queue._users.total() == 3)
+            eventually(lambda: len(llm._queue._users) == 3)
             time.sleep(0.1)  # until all wait for the load
             llm.cancel()
             for thread in threads:

@@ -155,6 +155,58 @@ def test_a_pass_looks_at_its_flag_between_operations(library, tmp_path, monkeypa
             assert np.array_equal(again, expected)
 
 
+def test_a_pass_that_was_stopped_is_no_whole_one_where_the_flag_is_clear_again(
+    library, tmp_path, monkeypatch
+):
+    """As it is where an answer ends and another one begins meanwhile. To ik_llama.cpp both are a pass without fault."""
+    looks, stop_at, kept = [], [0], []
+
+    def callback(flag, function_type):
+        def look(_data):
+            looks.append(1)
+            if stops := len(looks) == stop_at[0]:
+                flag.set()
+                flag.clear()
+            return stops
+
+        kept.append(function_type(look))
+        return kept[-1]
+
+    monkeypatch.setattr(type(library.cancel_flag()), "callback", callback)
+    weights = library.open_weights(read_metadata(write_llama(tmp_path / "deep.gguf", n_layer=20)))
+    prompt = [Span(0, tuple(range(40)), 0, 1)]
+    with contextlib.closing(weights), opened(weights) as context:
+        ((expected,),) = context.decode(prompt)
+        whole = len(looks)
+        for share in (0.0, 0.5, 0.9):
+            looks.clear()
+            stop_at[0] = int(share * whole) + 1
+            context.truncate(0, 0)
+            with pytest.raises(DecodeCancelled):
+                context.decode(prompt)
+            assert not context.cancel.is_set
+        stop_at[0] = 0
+        context.truncate(0, 0)
+        context.cancel.clear()
+        assert np.array_equal(context.decode(prompt)[0][0], expected)
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_what_a_flag_was_is_known_afterwards(library, cleared):
+    flag = library.cancel_flag()
+    look = flag.look()
+    flag.clear()
+    assert not flag.was_set_since(look)  # who comes clears it, whatever it is
+    flag.set()
+    if cleared:
+        flag.clear()
+    assert flag.was_set_since(look) and flag.is_set is not cleared
+    look = flag.look()
+    flag.clear()
+    assert flag.was_set_since(look) is not cleared
+    assert not flag.was_set_since(flag.look())
+
+
 def test_a_flag_that_is_set_before_there_is_a_context_stops_its_first_pass(weights, library):
     flag = library.cancel_flag()
     flag.set()
@@ -291,6 +343,28 @@ def test_a_sequence_is_whole_after_hundreds_of_holes_among_its_cells(library, tm
             (expected,) = session.forward(texts[kept])
             assert np.abs(row - expected).max() < 0.2
     deep.close()
+
+
+def test_a_pass_that_is_stopped_leaves_the_cells_of_other_sequences(weights):
+    """Also one before which ik_llama.cpp moves cells to close holes: that computes, and must come to its end."""
+    length, rng = 100, np.random.default_rng(3)
+    texts = rng.integers(40, 200, (2, length + 1)).tolist()
+    with opened(weights, n_ctx=400, n_batch=200) as context:
+        context.decode([Span(one, (texts[one][at],), at, 0) for at in range(length) for one in range(2)])
+        last = [Span(1, (texts[1][length],), length, 1)]
+        ((expected,),) = context.decode(last)
+        assert context.truncate(1, length) == length
+        context.truncate(0, 0)
+        context.cancel.set()
+        with pytest.raises(DecodeCancelled):
+            context.decode([Span(0, (5, 9, 14), 0, 1)])
+        context.cancel.clear()
+        context.truncate(0, 0)
+        assert np.abs(context.decode(last)[0][0] - expected).max() < 0.2
+        # And the flag is looked at again.
+        context.cancel.set()
+        with pytest.raises(DecodeCancelled):
+            context.decode([Span(0, (5, 9, 14), 0, 1)])
 
 
 def test_what_cannot_be_copied_is_not(weights):

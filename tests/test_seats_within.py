@@ -76,6 +76,34 @@ def test_an_answer_within_a_block_that_has_the_engine_is_refused(llm):
     assert in_time(ask) == "length"
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["another", "itself"])
+def test_an_answer_that_has_begun_is_not_read_on_within_an_answer(llm, own):
+    """It would wait for a pass that waits for this thread."""
+    refused, streams = [], [llm.stream("xyz", **LONG)]
+    next(streams[0])
+
+    def read_on():
+        try:
+            next(streams[-1])
+        except EngineBusy as error:
+            refused.append(error)
+
+    calls = count()
+
+    def processor(ids, logits):
+        if next(calls) == 5:
+            read_on()
+        return logits
+
+    asked = llm.stream("abc", max_tokens=30, ignore_eos=True, logits_processors=[processor])
+    if own:
+        streams.append(asked)
+    assert in_time(lambda: [chunk.completion for chunk in asked][-1].finish_reason) == "length"
+    assert refused
+    other = in_time(lambda: [chunk.completion for chunk in streams[0]][-1])
+    assert other.finish_reason == "length" and not streams[0].cancelled
+
+
 def test_an_answer_may_be_closed_within_itself_and_within_another(llm):
     own = []
 

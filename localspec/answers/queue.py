@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -64,14 +64,16 @@ class AnswerQueue:
     """
 
     def __init__(self, flag: Flag, num_seats: int = 1) -> None:
-        self._changed = threading.Condition()
+        # Taken for itself: a condition is a lock that an interrupt can leave taken, as it takes it in Python.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._flag = flag
         self.num_seats = num_seats
         self._running: list[Ticket] = []
         self._background: Ticket | None = None
         self._waiting: deque[Ticket] = deque()
         self._open: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._users: Counter[threading.Thread] = Counter()
+        self._users: dict[object, threading.Thread] = {}
         self._closing = False
         self._exiting = False
         self._free: Callable[[], None] | None = None
@@ -80,7 +82,7 @@ class AnswerQueue:
     def ticket(self) -> Ticket:
         """For a new answer: `cancel` without tickets ends it too."""
         ticket = Ticket()
-        with self._changed:
+        with self._lock:
             self._open.add(ticket)
         return ticket
 
@@ -88,18 +90,26 @@ class AnswerQueue:
     def using(self) -> Iterator[None]:
         """Short use of the models beside a running answer, such as tokenizing."""
         check_process()
-        with self._changed:
-            self._refuse_closed()
-            me = threading.current_thread()
-            self._users[me] += 1
+        use = object()
         try:
+            with self._lock:
+                self._refuse_closed()
+                self._users[use] = threading.current_thread()
             yield
         finally:
-            with self._changed:
-                self._users -= Counter([me])
-                self._left = time.monotonic()
-                self._changed.notify_all()
+            over, interrupt = False, None
+            while not over:
+                try:
+                    with self._lock:
+                        self._left = time.monotonic()
+                        self._changed.notify_all()
+                        self._users.pop(use, None)
+                        over = True
+                except BaseException as error:
+                    interrupt = error  # of a signal's handler: who is not here any more must not stay
             self._when_left()
+            if interrupt is not None:
+                raise interrupt
 
     @contextmanager
     def admit(self, ticket: Ticket) -> Iterator[bool]:
@@ -108,32 +118,39 @@ class AnswerQueue:
         Raises `EngineBusy` where waiting would never end, `EngineClosed` for a ticket that `close` did not end.
         """
         check_process()
-        with self._changed:
-            self._waiting.append(ticket)
-            try:
+        try:
+            with self._lock:
+                self._waiting.append(ticket)
                 self._wait_for(ticket)
                 self._hold_at_exit(ticket.reader)
                 if not ticket.cancelled:
                     self._refuse_closed()
-            finally:
-                self._waiting.remove(ticket)
+                    ticket.thread = threading.current_thread()
+                    taken = {one.seat for one in self._running}
+                    ticket.seat = ticket.choose([seat for seat in range(self.num_seats) if seat not in taken])
+                    self._running.append(ticket)
+                    self._flag.clear()
                 self._changed.notify_all()
-            if not ticket.cancelled:
-                ticket.thread = threading.current_thread()
-                taken = {one.seat for one in self._running}
-                ticket.seat = ticket.choose([seat for seat in range(self.num_seats) if seat not in taken])
-                self._running.append(ticket)
-                self._flag.clear()
-        try:
+                self._waiting.remove(ticket)
             yield ticket in self._running
         finally:
-            with self._changed:
-                if ticket in self._running:
-                    self._running.remove(ticket)
-                    self._left = time.monotonic()
-                self._open.discard(ticket)
-                self._changed.notify_all()
+            over, interrupt = False, None
+            while not over:
+                try:
+                    with self._lock:
+                        self._open.discard(ticket)
+                        self._changed.notify_all()
+                        if ticket in self._waiting:
+                            self._waiting.remove(ticket)
+                        if ticket in self._running:
+                            self._left = time.monotonic()
+                            self._running.remove(ticket)
+                        over = True
+                except BaseException as error:  # as above
+                    interrupt = error
             self._when_left()
+            if interrupt is not None:
+                raise interrupt
 
     @contextmanager
     def idle_turn(self, seconds: float) -> Iterator[Ticket | None]:
@@ -143,7 +160,7 @@ class AnswerQueue:
         `idle_seconds` knows of.
         """
         mine = None
-        with self._changed:
+        with self._lock:
             if self._background is None and self._is_idle(seconds):
                 mine = self._background = Ticket()
                 mine.thread = threading.current_thread()
@@ -152,7 +169,7 @@ class AnswerQueue:
             yield mine
         finally:
             if mine is not None:
-                with self._changed:
+                with self._lock:
                     self._background = None
                     self._flag.clear()
                     self._changed.notify_all()
@@ -160,14 +177,14 @@ class AnswerQueue:
 
     def end_idle_turn(self) -> None:
         """End what `idle_turn` lets run, and wait for its end; not in its own thread."""
-        with self._changed:
+        with self._lock:
             while self._stop_background() and not self._is_in_background:
                 self._changed.wait()
 
     def cancel_idle_turn(self) -> None:
         """End what `idle_turn` lets run, without waiting for its end."""
         if not is_forked():
-            with self._changed:
+            with self._lock:
                 self._stop_background()
 
     def _stop_background(self) -> bool:
@@ -183,7 +200,7 @@ class AnswerQueue:
         return self._background is not None and self._background.thread is threading.current_thread()
 
     def _when_left(self) -> None:
-        with self._changed:
+        with self._lock:
             free = None if self._is_computing or self._users else self._free
         if free is not None:
             free()
@@ -197,7 +214,7 @@ class AnswerQueue:
 
     def refuse_within(self) -> None:
         """Raise `EngineBusy` in a thread that has the engine: what it waits for would wait for it."""
-        with self._changed:
+        with self._lock:
             mine = next((one for one in self._running if one.thread is threading.current_thread()), None)
             if mine is not None and mine.seated:
                 raise EngineBusy(
@@ -214,7 +231,7 @@ class AnswerQueue:
     @property
     def is_in_seat(self) -> bool:
         """Whether this thread computes an answer that another one reads, as in a callback of it."""
-        with self._changed:
+        with self._lock:
             return any(one.seated and one.thread is threading.current_thread() for one in self._running)
 
     def _is_full_for(self, ticket: Ticket) -> bool:
@@ -225,20 +242,20 @@ class AnswerQueue:
     @property
     def taken(self) -> frozenset[int]:
         """Seats that answers have now."""
-        with self._changed:
+        with self._lock:
             return frozenset(one.seat for one in self._running)
 
     @property
     def idle_seconds(self) -> float:
         """For how long nobody has used the engine; 0 while somebody does."""
-        with self._changed:
+        with self._lock:
             return self._idle_seconds()
 
     def if_idle(self, seconds: float, action: Callable[[], None]) -> bool:
         """Do `action`, with everybody kept out, if nobody has used the engine for so long; whether it was done."""
         if is_forked():
             return False
-        with self._changed:
+        with self._lock:
             if not self._is_idle(seconds):
                 return False
             self.end_idle_turn()
@@ -265,7 +282,7 @@ class AnswerQueue:
         """End these answers, or all that were asked for until now, and the passes of whoever has the engine."""
         if is_forked():  # a thread that is not here may hold the lock
             return
-        with self._changed:
+        with self._lock:
             for ticket in list(self._open) if tickets is None else tickets:
                 ticket.cancelled = True
             if self._running and (tickets is None or all(one.cancelled for one in self._running)):
@@ -274,7 +291,7 @@ class AnswerQueue:
 
     def end_all(self) -> None:
         """Let nobody in any more, and tell what runs to end."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._stop_background()
             for ticket in list(self._open):  # with the same lock: who waits is cancelled, and not refused
@@ -298,7 +315,7 @@ class AnswerQueue:
             for one in list(self._running):
                 if not one.seated:  # those in seats end without their readers
                     one.close_unread()
-            with self._changed:
+            with self._lock:
                 if not self._is_computing and not self._users:
                     break
                 if self._is_below:
@@ -313,7 +330,11 @@ class AnswerQueue:
     def _is_below(self) -> bool:
         """Whether this thread is in the middle of a use, or of what runs and could not be closed."""
         me = threading.current_thread()
-        return self._is_in_background or self._users[me] > 0 or any(one.thread is me for one in self._running)
+        return (
+            self._is_in_background
+            or me in self._users.values()
+            or any(one.thread is me for one in self._running)
+        )
 
     def close_at_exit(self, free: Callable[[], None], timeout: float) -> None:
         """`close` at the end of the interpreter."""

@@ -45,6 +45,8 @@ class AnswerStream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         check_process()
+        if self._ticket.seated and self._queue.is_in_seat:
+            self._queue.refuse_within()  # what it would wait for waits for this thread
         with self._reading:
             if self.executing:
                 raise EngineBusy("This answer is being read further up in this thread.", "Read it there.")

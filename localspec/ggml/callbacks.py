@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+import threading
 from collections import deque
 from typing import Any
 
@@ -22,6 +23,8 @@ class CancelFlag:
     """
 
     def __init__(self) -> None:
+        self._clearing = threading.RLock()  # a signal handler may cancel
+        self._latest = object()
         self._buffer = ctypes.create_string_buffer(2)
         self.data: Any = ctypes.cast(self._buffer, ctypes.c_void_p)
 
@@ -35,12 +38,27 @@ class CancelFlag:
 
     def clear(self) -> None:
         """Let passes run."""
-        self._buffer[0] = b"\0"
+        with self._clearing:
+            if self.is_set:
+                self._latest = object()
+                self._buffer[0] = b"\0"
 
     @property
     def is_set(self) -> bool:
         """Whether passes are being stopped."""
         return self._buffer[0] != b"\0"
+
+    def look(self) -> object:
+        """For `was_set_since`."""
+        with self._clearing:
+            return None if self.is_set else self._latest
+
+    def was_set_since(self, look: object) -> bool:
+        """Whether it was set at any time since then: a pass may have been stopped by it, also where it is clear again,
+        as another thread clears it for whoever comes next.
+        """
+        with self._clearing:
+            return self.is_set or look is not self._latest
 
 
 class NativeLog:

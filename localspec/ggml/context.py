@@ -171,8 +171,9 @@ class NativeContext(ABC):
             running.after(span)
 
     def _pass(self, spans: Sequence[Span], count: int) -> None:
+        look = self.cancel.look()
         code = self._timed_pass(wait=any(span.num_logits for span in spans))
-        if code == 2 or ((code != 0 or self.cut_short_is_0) and self.cancel.is_set):
+        if code == 2 or ((code != 0 or self.cut_short_is_0) and self.cancel.was_set_since(look)):
             raise DecodeCancelled("The pass was cancelled.", code=code)
         if code == 1:
             raise ContextFull(f"The context of {self.n_ctx} tokens has no room for {count} more.", code=code)

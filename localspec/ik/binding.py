@@ -50,6 +50,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_init_from_model": (POINTER, [POINTER, structs.ContextParams]),
     "llama_free": (None, [POINTER]),
     "llama_set_n_threads": (None, [POINTER, U32, U32]),
+    "llama_set_abort_callback": (None, [POINTER, structs.AbortCallback, POINTER]),
     "llama_batch_init": (structs.Batch, [I32, I32, I32]),
     "llama_batch_free": (None, [structs.Batch]),
     "llama_decode": (I32, [POINTER, structs.Batch]),

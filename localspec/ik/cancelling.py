@@ -22,6 +22,7 @@ class CancelFlag(callbacks.CancelFlag):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._buffer = (ctypes.c_char * DELAY_BYTES)()
         self.data = ctypes.cast(self._buffer, ctypes.c_void_p)
         self._filled = False

@@ -70,7 +70,8 @@ class Context(NativeContext):
         params.n_threads = params.n_threads_batch = self.threads
         params.type_k = binding.CACHE_TYPES[options.cache_type_k]
         params.type_v = binding.CACHE_TYPES[options.cache_type_v]
-        params.abort_callback = self.cancel.callback(AbortCallback)
+        self._stops = self.cancel.callback(AbortCallback)
+        params.abort_callback = self._stops
         params.abort_callback_data = self.cancel.data
         return self._lib.llama_init_from_model(self._model.handle, params)
 
@@ -89,13 +90,18 @@ class Context(NativeContext):
         It looks at every 256th or 32nd cell alone for the last one in use, and does not see what lies beyond where such
         a cell is free: the pass would leave that out. One sequence has no holes.
         """
-        if self._holes:
-            for _ in range(self.options.n_ctx):  # one call moves a limited number of pieces
-                if self._is_in_one_piece():
-                    break
-                self._lib.llama_kv_cache_defrag(self._handle)
-                made_there(lambda: int(self._lib.llama_kv_cache_update(self._handle)))  # it computes too
-            self._holes = False
+        if self._holes and not self._is_in_one_piece():
+            # Moved to the end, whatever the flag says: its books have each cell in the new place before it is there.
+            self._lib.llama_set_abort_callback(self._handle, AbortCallback(), None)
+            try:
+                for _ in range(self.options.n_ctx):  # one call moves a limited number of pieces
+                    self._lib.llama_kv_cache_defrag(self._handle)
+                    made_there(lambda: int(self._lib.llama_kv_cache_update(self._handle)))  # it computes too
+                    if self._is_in_one_piece():
+                        break
+            finally:
+                self._lib.llama_set_abort_callback(self._handle, self._stops, self.cancel.data)
+        self._holes = False
 
     def _is_in_one_piece(self) -> bool:
         """Whether all free cells lie side by side: behind those in use, for there it puts them."""
