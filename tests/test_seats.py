@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from localspec import LLM
+from localspec import LLM, memory_needed
 from localspec.engine import memory
+from localspec.engine.memory import memory_estimate
+from localspec.engine.seats import shared_loads
 from localspec.errors import EngineClosed, InvalidRequest, MemoryShort
 from localspec.llama.library import LlamaCpp
 
@@ -244,6 +246,19 @@ def test_a_v_cache_that_needs_fused_attention_has_one_seat_in_ik_llama_cpp(tmp_p
 def test_what_is_no_number_of_seats_is_refused(files, value):
     with pytest.raises(InvalidRequest, match=r"parallel is .*whole number from 1 to 64"):
         LLM.from_files(*files, parallel=value, n_ctx=128)
+
+
+def test_the_memory_of_seats_is_foretold(files):
+    with LLM.from_files(*files, parallel=3, n_ctx=256, library="llama") as llm:
+        engine = llm._keeper.engine
+        seats = memory_estimate(shared_loads(engine, 3))
+    alone, needed = (memory_needed(*files, n_ctx=256, parallel=count) for count in (1, 3))
+    assert needed.weights == alone.weights
+    assert needed.kv_cache == alone.kv_cache + seats.kv_cache > 3 * alone.kv_cache
+    assert needed.compute == alone.compute + seats.compute
+    assert memory_needed(*files, n_ctx=256, parallel="auto").kv_cache == alone.kv_cache
+    with pytest.raises(InvalidRequest, match="parallel is 0"):
+        memory_needed(*files, n_ctx=256, parallel=0)
 
 
 def test_what_the_seats_hold_is_told_without_a_load(files, computed_by):

@@ -79,7 +79,8 @@ class _Option:
     settings: dict[str, Any]
 
     def __call__(self, function: Function) -> Function:
-        return click.option(*self.names, **{"show_default": True, **self.settings})(function)
+        shown = self.settings.get("default") != ""  # which stands for none
+        return click.option(*self.names, **{"show_default": shown, **self.settings})(function)
 
     @property
     def parameter(self) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.checks import StrPath
+from localspec.checks import StrPath, check_parallel
 from localspec.compute.context_options import ContextOptions
 from localspec.engine.heads import may_draft
 from localspec.engine.options import TARGET_ROWS, EngineOptions
@@ -176,9 +176,11 @@ def memory_needed(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     offline: bool = False,
+    parallel: int | str = 1,
 ) -> MemoryEstimate:
     """Bytes that a pair (by name, or by its files) would take with a context of `n_ctx` tokens, and whether it fits.
 
+    parallel: as for a load; "auto" takes only what is free, and counts as 1.
     Milliseconds: no weights are read, and a pair of the catalogue need not be on this disk. Of other models that are
     not here the header is asked of their hub: call it in a thread then. offline: open no connection.
     On a GPU the part of the layers there is taken from its memory instead.
@@ -187,8 +189,38 @@ def memory_needed(
     """
     options = EngineOptions(n_ctx=n_ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
     options.context(n_ctx, 1)  # validated, before anybody is asked
+    count = check_parallel(parallel)
     ours, theirs = _models(target, draft, home, offline)
-    return memory_estimate(pair_loads(ours, theirs, options))
+    loads = pair_loads(ours, theirs, options)
+    alone = memory_estimate(loads)
+    if (
+        isinstance(count, str)
+        or count < 2
+        or any(load.is_head or load.options.layer_inputs for load in loads)
+    ):
+        return alone
+    seats = memory_estimate(seat_loads(loads, count))
+    return replace(alone, kv_cache=alone.kv_cache + seats.kv_cache, compute=alone.compute + seats.compute)
+
+
+SLACK = 256
+"""Cells beyond what seats need, so that a pass finds a place between those that are taken."""
+
+
+def seat_loads(loads: Sequence[Load], count: int, *, strict: bool = False) -> list[Load]:
+    """The contexts that so many answers at a time share, beside those of `loads`: a target, and perhaps a draft.
+
+    In strict mode each has cells of its own in the target's.
+    """
+    rows = TARGET_ROWS if count < 3 else TARGET_ROWS // 2
+    shared = []
+    for index, load in enumerate(loads):
+        options, separate = load.options, strict and not index
+        n_ctx = count * (options.n_ctx + options.spare) if separate else count * options.n_ctx + SLACK
+        outputs = min(count * (1 if index else rows), options.n_batch)
+        own = replace(options, n_ctx=n_ctx, n_outputs=outputs, n_sequences=count, separate=separate)
+        shared.append(replace(load, options=own))
+    return shared
 
 
 def pair_loads(target: Metadata, draft: Metadata | None, options: EngineOptions) -> list[Load]:

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import Context, HeadContext
 from localspec.decoding.sampling import Logits, kl_divergence
 from localspec.decoding.session import Session, Span, common_prefix
 from localspec.decoding.shared_passes import SharedPasses
 from localspec.engine.contexts import Opener
 from localspec.engine.libraries import reference
-from localspec.engine.memory import Load, check_memory, memory_estimate
-from localspec.engine.options import TARGET_ROWS
+from localspec.engine.memory import Load, check_memory, memory_estimate, seat_loads
 from localspec.engine.seat_context import SeatClock, SeatContext
 from localspec.engine.strict import Widths, check_seats
 from localspec.engine.trust import MOST_DIVERGENCE
@@ -37,8 +35,6 @@ WORTH_COPYING = 16
 """Tokens in another seat's cells from which on they are shared and not read again."""
 TEXT, ROWS = 48, 8
 """Tokens by which shared contexts are compared with the engine's own, and the last ones whose rows are."""
-SLACK = 256
-"""Cells beyond what the seats need, so that a pass finds a place between those that are taken."""
 
 
 @dataclass(frozen=True)
@@ -204,22 +200,16 @@ def open_seats(engine: Engine, wanted: int | str) -> tuple[Seats | None, str]:
 
 
 def shared_loads(engine: Engine, count: int) -> list[Load]:
-    """The contexts that so many seats share. In strict mode each has cells of its own in the target's."""
-    rows = TARGET_ROWS if count < 3 else TARGET_ROWS // 2
-    loads = []
-    for context in _contexts(engine):
-        options: ContextOptions = context.options
-        each = rows if context is engine.target else 1
-        separate = engine.options.strict and context is engine.target
-        own = replace(
-            options,
-            n_ctx=count * (context.n_ctx + options.spare) if separate else count * context.n_ctx + SLACK,
-            n_outputs=min(count * each, options.n_batch),
-            n_sequences=count,
-            separate=separate,
+    """The contexts that so many seats share."""
+    loads = [
+        Load(
+            context.weights.metadata,
+            replace(context.options, n_ctx=context.n_ctx),
+            context.weights.gpu_layers,
         )
-        loads.append(Load(context.weights.metadata, own, context.weights.gpu_layers))
-    return loads
+        for context in _contexts(engine)
+    ]
+    return seat_loads(loads, count, strict=engine.options.strict)
 
 
 def _check_alike(engine: Engine, whole: Context) -> None:

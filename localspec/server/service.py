@@ -62,7 +62,7 @@ class Service:
             now = self._progress
             raise unavailable(
                 f"The model is not ready yet: {now.sentence} ({round(100 * now.fraction)} %).", "loading",
-                {"stage": now.stage, "progress": now.fraction},
+                {"stage": now.stage, "progress": round(now.fraction, 3)},
             )  # fmt: skip
         return self._llm
 
