@@ -100,7 +100,8 @@ def test_ik_llama_cpp_has_one_seat_for_a_running_state(tmp_path):
         assert llm.parallel == 1 and any("has a running state" in warning for warning in llm.warnings)
 
 
-def test_sequences_that_disturb_each_other_in_one_pass_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("library", "write"), [("ik", write_pair), ("llama", write_running_pair)])
+def test_sequences_that_disturb_each_other_in_one_pass_are_refused(tmp_path, monkeypatch, library, write):
     """As ik_llama.cpp did with gated delta nets, each sequence being right by itself."""
     opened = seats.Opener.context
 
@@ -119,4 +120,4 @@ def test_sequences_that_disturb_each_other_in_one_pass_are_refused(tmp_path, mon
 
     monkeypatch.setattr(seats.Opener, "context", disturbed)
     with pytest.raises(ModelLoadError, match="several sequences"):
-        LLM.from_files(*write_pair(tmp_path), parallel=2, n_ctx=256, library="ik")
+        LLM.from_files(*write(tmp_path), parallel=2, n_ctx=256, library=library)
