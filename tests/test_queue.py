@@ -212,9 +212,8 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_and_nobody_behind(queue: Answ
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    ends = time.monotonic() + 3.0
     try:
-        while time.monotonic() < ends:
+        while interrupts < 1000:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3), 1e-3)
             try:
                 armed = True
@@ -233,5 +232,4 @@ def test_an_interrupt_at_any_moment_leaves_no_lock_and_nobody_behind(queue: Answ
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-    assert interrupts > 100
     assert not faults, f"{len(faults)} of {interrupts}: {faults[:3]}"

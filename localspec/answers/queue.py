@@ -106,8 +106,8 @@ class AnswerQueue:
                         self._users.pop(use, None)
                         over = True
                 except BaseException as error:
-                    # Of a signal's handler: who is not here any more must not stay. Not in a function of its own: in the
-                    # call of one the next signal would find nobody to catch it.
+                    # Of a signal's handler: who is not here any more must not stay. Not in a function of its own: in
+                    # the call of one the next signal would find nobody to catch it.
                     interrupt = error
             self._when_left()
             if interrupt is not None:
