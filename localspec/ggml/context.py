@@ -333,7 +333,8 @@ class NativeContext(ABC):
 
     def save_state(self, sequence_id: int = 0) -> bytes:
         """The cells of a sequence, for `load_state` of a context on the same model. Raises `StateError`."""
-        return state.pack({**self._owner, "length": self.length(sequence_id)}, self._cells(sequence_id))
+        cells = self._cells(sequence_id)  # first: it checks what is asked for
+        return state.pack({**self._owner, "length": self.length(sequence_id)}, cells)
 
     def _cells(self, sequence_id: int) -> bytearray:
         size = self.state_bytes(sequence_id)
