@@ -118,7 +118,8 @@ class Context(NativeContext):
             n_batch=self.n_batch,
             n_ubatch=self.n_batch,
             n_seq_max=options.n_sequences,
-            n_rs_seq=options.snapshots if self._has_running_state else 0,
+            # With as many snapshots as a pass has tokens, or one less, llama.cpp ends the process.
+            n_rs_seq=max(min(options.snapshots, self.n_batch - 2), 0) if self._has_running_state else 0,
             n_outputs_max=self.n_outputs,
             n_outputs_max_per_seq=self.n_outputs,
             n_threads=self.threads,
