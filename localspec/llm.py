@@ -57,7 +57,7 @@ class LLM(Loaders):
         super().__init__(keeper)
         self._queue = AnswerQueue(keeper.cancel, keeper.num_seats)
         # Those of the load, then those that answered last: to ask what they hold must load nothing.
-        seats = None if isinstance(keeper, RemoteKeeper) else keeper.engine.seats
+        seats = keeper.seats
         self._seats: Callable[[], Seats | None] = (lambda: None) if seats is None else weakref.ref(seats)
         self._idle = IdleMoments(self._queue, keeper, unload_after)
         close_at_exit(self)
