@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +12,7 @@ from localspec.engine import seats
 from localspec.errors import ModelLoadError
 from localspec.llama.quantize import requantize
 
+from .coming_and_going import draws, read
 from .tinygguf import write_pair
 from .tinyhybrid import RECURRENT, REPLAY, SNAPSHOTS, write_running, write_running_pair
 
@@ -39,29 +38,13 @@ def test_answers_at_a_time_are_those_given_alone(files, strict, tmp_path):
         for prompt in PROMPTS:
             llm.forget()
             alone[prompt] = llm.generate(prompt, temperature=0, **ANSWER).ids
-    draw = random.Random(7)
-    orders = [
-        (
-            draw.choice(PROMPTS),
-            draw.choice([3, "off", "auto"]),
-            draw.choice(["whole"] * 3 + ["cancel", "leave"]),
-            draw.random(),
-        )
-        for _ in range(60)
-    ]
+    orders = draws(7, 60, PROMPTS, [3, "off", "auto"], ["whole"] * 3 + ["cancel", "leave"])
 
     def ask(order):
         prompt, draft_tokens, what, chance = order
-        time.sleep(0.004 * chance)
-        stream = llm.stream(prompt, temperature=0, draft_tokens=draft_tokens, **ANSWER)
-        for count, chunk in enumerate(stream):
-            found = chunk.completion
-            if what == "cancel" and count > 8 * chance:
-                stream.cancel()
-            if what == "leave" and count > 8 * chance:
-                stream.close()
-                return True
-        return found.ids == alone[prompt][: len(found.ids)]
+        options = {"temperature": 0, "draft_tokens": draft_tokens, **ANSWER}
+        found = read(lambda: llm.stream(prompt, **options), what, chance)
+        return found is None or found.ids == alone[prompt][: len(found.ids)]
 
     with LLM.from_files(*files, parallel=4, **options) as llm:
         assert llm.parallel == 4
@@ -121,3 +104,18 @@ def test_sequences_that_disturb_each_other_in_one_pass_are_refused(tmp_path, mon
     monkeypatch.setattr(seats.Opener, "context", disturbed)
     with pytest.raises(ModelLoadError, match="several sequences"):
         LLM.from_files(*write(tmp_path), parallel=2, n_ctx=256, library=library)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("n_ctx", [8, 20])
+def test_a_context_of_a_few_tokens_is_no_end_of_the_process(tmp_path, n_ctx, parallel):
+    """With as many snapshots as tokens in a pass llama.cpp ended it."""
+    file = write_running(tmp_path / "one.gguf", SNAPSHOTS, seed=1)
+    with LLM.from_files(file, parallel=parallel, n_ctx=n_ctx, library="llama") as llm:
+        assert llm.parallel == parallel and llm.generate("ab", max_tokens=3).ids
+
+
+@pytest.mark.parametrize("options", [{"library": "ik"}, {"library": "llama", "strict": True}])
+def test_seats_of_a_few_tokens_are_compared_as_far_as_they_reach(tmp_path, options):
+    with LLM.from_files(*write_pair(tmp_path), parallel=2, n_ctx=20, home=tmp_path, **options) as llm:
+        assert llm.parallel == 2 and llm.generate("ab", max_tokens=3).ids

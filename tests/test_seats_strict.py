@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +12,7 @@ from localspec.decoding.classes import same_in_company
 from localspec.engine import strict
 from localspec.errors import ModelLoadError
 
+from .coming_and_going import draws, read
 from .tinygguf import write_gemma, write_llama, write_pair
 
 OPTIONS = {"n_ctx": 512, "strict": True, "threads": 1, "library": "llama"}
@@ -52,35 +50,15 @@ def alone(files):
 
 def test_each_of_400_answers_is_the_one_given_alone_to_the_last_bit(files, alone):
     """Beside cancels, deadlines and readers that leave, from kept cells and without, drafted for or not."""
-    draw = random.Random(11)
-    orders = [
-        (
-            draw.choice(PROMPTS),
-            draw.choice(KINDS),
-            draw.choice(["whole"] * 6 + ["cancel", "deadline", "leave"]),
-            draw.random(),
-        )
-        for _ in range(640)
-    ]
+    orders = draws(11, 640, PROMPTS, KINDS, ["whole"] * 6 + ["cancel", "deadline", "leave"])
 
     def ask(order):
         prompt, kind, what, chance = order
-        time.sleep(0.004 * chance)
-        expected = alone[
-            prompt, next((name, value) for name, value in kind.items() if name != "draft_tokens")
-        ]
-        found = None
-        stream = llm.stream(prompt, **kind, **ANSWER)
-        if what == "deadline":
-            threading.Timer(0.003 + 0.05 * chance, stream.cancel).start()
-        for count, chunk in enumerate(stream):
-            found = chunk.completion
-            if what == "cancel" and count > 8 * chance:
-                stream.cancel()
-            if what == "leave" and count > 8 * chance:
-                stream.close()
-                return None
-        cut = found.finish_reason == "cancelled"
+        found = read(lambda: llm.stream(prompt, **kind, **ANSWER), what, chance)
+        if found is None:
+            return None
+        rule = next((name, value) for name, value in kind.items() if name != "draft_tokens")
+        expected, cut = alone[prompt, rule], found.finish_reason == "cancelled"
         assert bits(found) == (expected[: len(found.logprobs)] if cut else expected)
         return not cut
 

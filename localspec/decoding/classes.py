@@ -79,12 +79,11 @@ def same_in_company(
 ) -> bool:
     """Whether sequences that `shared` computes in one pass have the bits that each has in `alone`.
 
-    All sequences have different texts, and the first and the last, of which the first is `length` long, are compared:
-    in passes over `widths` tokens of each of so many neighbours as fit. Behind `length` there is room for twice all
-    of these. Overwrites all sequences and leaves them empty; `alone` has one.
+    All sequences have different texts, the first one `length` tokens, and the first and the last are compared: in
+    passes over `widths` tokens of each of so many neighbours as fit. Behind `length` there is room for twice all of
+    these. Overwrites all sequences and leaves them empty; `alone` has one.
     """
-    texts = [_Text(77 * index, 5) for index in range(count)]
-    texts[0], texts[-1] = _Text(0, length), _Text(1009, max(length - 37, 0))
+    texts = [_Text(77 * index, length if not index else min(length, 5)) for index in range(count)]
     for sequence_id, text in enumerate(texts):
         _fill(shared, text.length, shared.n_batch, sequence_id, text.offset)
     for width in widths:

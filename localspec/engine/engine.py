@@ -31,7 +31,7 @@ from localspec.engine.libraries import library_for, reference, watched_flag
 from localspec.engine.memory import Load, check_memory
 from localspec.engine.options import EngineOptions
 from localspec.engine.prefixes import KeptPrefixes
-from localspec.engine.strict import Widths, strict_widths
+from localspec.engine.strict import Widths, check_seats, strict_widths
 from localspec.gguf.metadata import Metadata, read_metadata
 from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair
@@ -60,7 +60,7 @@ class Engine:
     library: what computes; by default that of the options, for "auto" the first that can compute the files.
     vocab: the target's vocabulary, whose ids everything here speaks.
     threads: decides how many threads passes have; None where that was asked for, or a GPU computes the target.
-    seats: several answers at a time, where they were opened.
+    seats: several answers at a time, where they were opened. check_seats: `strict.check_seats`, measured in that home.
     """
 
     seats: Seats | None = None
@@ -85,8 +85,8 @@ class Engine:
         layers_elsewhere(self.library, options)
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
-        self.home = home
         self._widths_of = partial(strict_widths, home=home, notify=notify)
+        self.check_seats = partial(check_seats, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
         self.head = head_of(target_metadata, draft_metadata, options, self.library)
         self._shared: SharedVocabulary | None = None

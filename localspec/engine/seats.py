@@ -19,7 +19,7 @@ from localspec.engine.contexts import Opener
 from localspec.engine.libraries import reference
 from localspec.engine.memory import Load, check_memory, memory_estimate, seat_loads
 from localspec.engine.seat_context import SeatClock, SeatContext
-from localspec.engine.strict import Widths, check_seats
+from localspec.engine.strict import Widths
 from localspec.engine.trust import MOST_DIVERGENCE
 from localspec.errors import MemoryShort, ModelLoadError
 
@@ -70,7 +70,7 @@ class Seats:
                         opened.callback(engine.threads.release, context)
             if engine.options.strict:
                 widths = Widths(engine.session.min_width, engine.target.n_batch)
-                check_seats(engine.target, wholes[0], widths, engine.home)
+                engine.check_seats(wholes[0].weights, loads[0].options, widths, engine.cancel)
             else:
                 _check_alike(engine, wholes[0])
             even = [whole for whole in wholes if whole.options.separate or not whole.can_cut]
@@ -163,10 +163,13 @@ def why_one_seat(engine: Engine) -> str:
     if engine.drafts_itself:
         return "the model's own prediction layers draft for one answer at a time"
     for context in _contexts(engine):
-        separate = engine.options.strict and context is engine.target
-        options = replace(context.options, separate=separate)
-        if reason := engine.library.why_one_sequence(context.weights.metadata, options):
-            return f"in strict mode {reason}" if separate else reason
+        metadata, options = context.weights.metadata, context.options
+        if reason := engine.library.why_one_sequence(metadata, options):
+            return reason
+        if engine.options.strict and context is engine.target:
+            separate = replace(options, separate=True)
+            if reason := engine.library.why_one_sequence(metadata, separate):
+                return f"in strict mode {reason}"
     return ""
 
 
@@ -218,7 +221,8 @@ def _check_alike(engine: Engine, whole: Context) -> None:
     """
     if engine.library.key == reference().key and whole.can_cut:
         return
-    ids = [(7 * place) % min(whole.n_vocab, 1000) for place in range(TEXT)]
+    count = min(TEXT, engine.target.n_ctx)
+    ids = [(7 * place) % min(whole.n_vocab, 1000) for place in range(count)]
     texts = ids[::-1], ids
     alone = [_rows(engine.target, [text], [0]) for text in texts]
     together = _rows(whole, texts, [0, whole.options.n_sequences - 1])
@@ -235,11 +239,13 @@ def _check_alike(engine: Engine, whole: Context) -> None:
 def _rows(
     context: Context, texts: Sequence[Sequence[int]], sequence_ids: Sequence[int]
 ) -> NDArray[np.float32]:
-    """The last ROWS of each text, (texts * ROWS, V), read by a sequence of its own, ROWS tokens of all in one pass."""
+    """The last rows of each text, (texts * ROWS or fewer, V), read by a sequence of its own, some tokens of all in one
+    pass.
+    """
     found: list[list[Logits]] = [[] for _ in texts]
-    for start in range(0, TEXT, ROWS):
+    for start in range(0, len(texts[0]), ROWS):
         spans = [
-            Span(sequence_id, tuple(text[start : start + ROWS]), start, ROWS)
+            Span(sequence_id, tuple(text[start : start + ROWS]), start, len(text[start : start + ROWS]))
             for text, sequence_id in zip(texts, sequence_ids, strict=True)
         ]
         found = context.decode(spans)

@@ -99,27 +99,43 @@ def _threads_alike(
         return threads_alike(context, counts, [*inside[::4], inside[-1]], LENGTH)
 
 
-def check_seats(alone: Context, shared: Context, widths: Widths, home: Path | None = None) -> None:
-    """Compare what `shared` computes for several sequences with `alone`, bit for bit, once for a machine.
+def check_seats(
+    weights: Weights,
+    options: ContextOptions,
+    widths: Widths,
+    cancel: CancelFlag | None = None,
+    home: Path | None = None,
+    notify: Callable[[str], None] = lambda sentence: None,
+) -> None:
+    """Compare what a context of several sequences computes with one of a single one, bit for bit, once for a machine:
+    in contexts of their own. options: of the first.
 
     Raises `ModelLoadError` where they differ.
     """
-    options = shared.options
-    facts = {**_facts(shared.weights, options), "sequences": options.n_sequences}
+    facts = {**_facts(weights, options), "sequences": options.n_sequences}
     kept = Measurements((home or default_home()) / "strict", FORMAT)
     found = kept.find(facts)
     same = found.get("same") if found is not None else None
     if not isinstance(same, bool):
-        inside = [width for width in WIDTHS if widths.low <= width <= min(widths.high, alone.n_outputs)]
+        stage(Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0)
+        notify(
+            f"Measuring whether answers beside others have the bits of {weights.path.name} alone here, once "
+            "(some seconds)."
+        )
+        inside = [width for width in WIDTHS if widths.low <= width <= widths.high]
         tried = (*inside[:4], inside[-1])
-        room = min(alone.n_ctx, shared.n_ctx // options.n_sequences) - 2 * sum(tried)
-        same = same_in_company(alone, shared, options.n_sequences, tried, max(min(LENGTH, room), 0))
+        length = LENGTH + 2 * sum(tried)
+        with (
+            _opened(weights, options, length, cancel, widths.high) as alone,
+            _opened(weights, options, length, cancel, widths.high, options.n_sequences) as shared,
+        ):
+            same = same_in_company(alone, shared, options.n_sequences, tried, LENGTH)
         kept.keep(facts, {"same": same})
     if not same:
         raise ModelLoadError(
-            f"{shared.weights.path.name} computes an answer here with other bits beside others than alone.",
+            f"{weights.path.name} computes an answer here with other bits beside others than alone.",
             "Load it with parallel=1, or leave strict out.",
-            path=str(shared.weights.path),
+            path=str(weights.path),
         )
 
 
@@ -133,15 +149,21 @@ def measured_classes(
 
 @contextmanager
 def _opened(
-    weights: Weights, options: ContextOptions, length: int, cancel: CancelFlag | None
+    weights: Weights,
+    options: ContextOptions,
+    length: int,
+    cancel: CancelFlag | None,
+    widest: int = max(WIDTHS),
+    n_sequences: int = 1,
 ) -> Iterator[Context]:
-    """A context with room for passes of all widths behind `length` cells."""
-    widest = max(WIDTHS)
+    """A context with room for passes up to the widest behind `length` cells; of several sequences each has its own."""
     context = weights.open_context(
         ContextOptions(
-            n_ctx=length + 2 * widest,
+            n_ctx=n_sequences * (length + 2 * widest),
             n_batch=widest,
             n_outputs=widest,
+            n_sequences=n_sequences,
+            separate=n_sequences > 1,
             threads=options.threads,
             cache_type_k=options.cache_type_k,
             cache_type_v=options.cache_type_v,
