@@ -1,10 +1,11 @@
 """Tokens per second of several clients at once: seats against the queue, with and without a draft.
 
-    python scripts/throughput.py PAIR [--library NAME] [--clients 1,2,4,8] [--seats 4] [-n 128] [--limit 4]
+    python scripts/throughput.py PAIR [--library NAME] [--clients 1,2,4,8] [--seats 4] [-n 128] [--runs 1] [--no-queue]
 
 Each client asks one question of its own and reads the answer; decoding time only: from the first token of the last
 client to begin until the first one ends, what all of them committed in that time. Of more clients than seats the whole
-run counts, prompts included. Modes take turns in one run.
+run counts, prompts included. Modes take turns in one run, and the one that begins changes. `auto over plain` is the
+median of what seats that may draft gave over what they gave without in the same turn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from operator import truediv
 from pathlib import Path
+from typing import NamedTuple
 
 from localspec import LLM, AnswerOptions, LoadOptions
 
@@ -37,15 +40,28 @@ def options(draft_tokens: int | str, num_tokens: int, seed: int) -> AnswerOption
     return {"draft_tokens": draft_tokens, "max_tokens": num_tokens, "ignore_eos": True, "seed": seed}
 
 
-def rate(llm: LLM, count: int, draft_tokens: int | str, num_tokens: int) -> tuple[float, float]:
-    """Tokens per second of all clients together over the whole run, and while all of them decode (0 where never)."""
+class Rate(NamedTuple):
+    """Tokens per second of all clients together: over the whole run, and while all of them decode (0 where never)."""
+
+    whole: float
+    decoding: float
+    drafted: int
+    """Tokens that were proposed, of all clients."""
+
+
+def rate(llm: LLM, count: int, draft_tokens: int | str, num_tokens: int) -> Rate:
+    """What so many clients at once get."""
     llm.forget()
+    drafted = [0] * count
     marks: list[list[tuple[float, int]]] = [[] for _ in range(count)]
 
     def ask(index: int) -> None:
         messages = [{"role": "user", "content": QUESTIONS[index % len(QUESTIONS)]}]
-        for chunk in llm.chat(messages, **options(draft_tokens, num_tokens, index)):
+        answer = llm.chat(messages, **options(draft_tokens, num_tokens, index))
+        for chunk in answer:
             marks[index].append((time.perf_counter(), len(chunk.tokens)))
+        if answer.completion is not None:
+            drafted[index] = answer.completion.stats.drafted
 
     threads = [threading.Thread(target=ask, args=(index,)) for index in range(count)]
     started = time.perf_counter()
@@ -57,7 +73,7 @@ def rate(llm: LLM, count: int, draft_tokens: int | str, num_tokens: int) -> tupl
     total = sum(tokens for own in marks for _, tokens in own)
     begin, end = max(own[0][0] for own in marks), min(own[-1][0] for own in marks)
     within = sum(tokens for own in marks for moment, tokens in own if begin < moment <= end)
-    return total / elapsed, within / (end - begin) if end > begin else 0.0
+    return Rate(total / elapsed, within / (end - begin) if end > begin else 0.0, sum(drafted))
 
 
 def queued(llm: LLM, count: int, draft_tokens: int | str, num_tokens: int) -> float:
@@ -85,6 +101,7 @@ def main() -> None:
     parser.add_argument("-c", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--no-queue", action="store_true", help="seats only")
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.clients.split(",")]
     load: LoadOptions = {"n_ctx": arguments.c, "library": arguments.library, "threads": arguments.threads}
@@ -95,20 +112,25 @@ def main() -> None:
             LLM.load(arguments.pair, arguments.draft, **{**load, "parallel": arguments.seats})
         )
         library = many.settings["library"]
-        for _ in range(arguments.runs):
+        for turn in range(arguments.runs):
             for count in counts:
                 own = found.setdefault(str(count), {})
-                for name, draft_tokens in (("plain", "off"), ("drafted", "auto")):
-                    queue = queued(one, min(count, 4), draft_tokens, arguments.n)
-                    total, decoding = rate(many, count, draft_tokens, arguments.n)
-                    together = decoding if count <= arguments.seats else total
-                    own.setdefault(f"queue {name}", []).append(queue)
+                modes = [("plain", "off"), ("drafted", "auto")]
+                for name, draft_tokens in modes if turn % 2 == 0 else reversed(modes):
+                    if not arguments.no_queue:
+                        queue = queued(one, min(count, 4), draft_tokens, arguments.n)
+                        own.setdefault(f"queue {name}", []).append(queue)
+                    seats = rate(many, count, draft_tokens, arguments.n)
+                    together = seats.decoding if count <= arguments.seats else seats.whole
                     own.setdefault(f"seats {name}", []).append(together)
                     print(
-                        f"{count} clients, {name}: queue {queue:.1f}, seats {together:.1f}", file=sys.stderr
+                        f"{count} clients, {name}: seats {together:.1f}, {seats.drafted} proposed",
+                        file=sys.stderr,
                     )
     medians = {
-        count: {name: statistics.median(rates) for name, rates in own.items()} for count, own in found.items()
+        count: {name: statistics.median(rates) for name, rates in own.items()}
+        | {"auto over plain": statistics.median(map(truediv, own["seats drafted"], own["seats plain"]))}
+        for count, own in found.items()
     }
     print(json.dumps({"library": library, "tokens_per_second": medians}))
 

@@ -92,11 +92,12 @@ class AdaptiveController:
         self._plan: AdaptivePlan | None = None
         self._times: tuple[int, list[float]] | None = None
         self._times_age = 0
+        self._hopeless = False
 
     def meet(self, company: Company) -> None:
         """Told before each round who else takes part in its passes."""
         if company != self.company:
-            self.company, self._times = company, None
+            self.company, self._times, self._hopeless = company, None, False
 
     def time(self, width: int, length: int = 0) -> float:
         """Expected seconds of a pass over so many tokens of this answer.
@@ -196,6 +197,8 @@ class AdaptiveController:
 
         accepted: drafted tokens that stand, refused: chance that some do not; num_pending: tokens before the drafted.
         """
+        if self.back.is_free and (self.draft is None or self.draft_back.is_free):
+            return 0.0  # asked for every width that might be drafted
         kept = num_pending + accepted
         seconds = self.back.seconds + self._again(self.target, self.back, kept, length) * refused
         if self.draft is not None and accepted:
@@ -247,12 +250,16 @@ class AdaptiveController:
             target = self.target
             wide = [self._verify_time(width, limit, length) for width in range(2, limit + 1)]
             times = [seconds / target.scale for seconds in (0.0, self.time(1, length), *wide)]
-            self._times, self._times_age = (limit, times), 0
+            self._times, self._times_age, self._hopeless = (limit, times), 0, False
         return self._times[1]
 
     def probe_due(self, length: int) -> bool:
         """Whether a draft model that did not pay deserves another try."""
-        return self._since_model >= self._probe_after and self.can_pay(length)
+        if self._since_model < self._probe_after:
+            return False
+        # Asked in every round while it does not pay, and as slow to change as the times.
+        self._hopeless = self._hopeless or not self.can_pay(length)
+        return not self._hopeless
 
     def rate(self, limit: int, length: int) -> float:
         """R, tokens per second: what rounds give now, but no more than the draft model is expected to give from here

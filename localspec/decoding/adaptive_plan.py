@@ -37,6 +37,7 @@ class AdaptivePlan:
     pass_seconds: float = 0.0
     probing: bool = False
     _rate: float = field(init=False)
+    _times: list[float] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._rate = self.controller.rate(self.limit, self.length)
@@ -110,14 +111,16 @@ class AdaptivePlan:
         # The worst case is that every drafted token is refused: one token for all that time.
         bare = plain if self.num_pending == 1 else self._verify_time(1)
         stake = controller.ledger.stake(plain) + bare - self.pass_seconds
+        times = self._verify_times()
+        widest = times[self.limit + 1]
         tokens, survival, seconds, best = 0.0, self.survival, first, float("-inf")
         for width, acceptance in zip(range(count + 2, self.limit + 2), ahead, strict=False):
             survival *= acceptance
             tokens += survival
-            verify = self._verify_time(width) + back(self.expected + tokens, 1 - survival)
+            verify = times[width] + back(self.expected + tokens, 1 - survival)
             if seconds + verify <= stake:
                 best = max(best, tokens - rate * (seconds + verify - base))
-            elif verify >= self._verify_time(self.limit + 1):
+            elif verify >= widest:
                 break
             seconds += pass_time
             if survival < 0.02:
@@ -126,8 +129,12 @@ class AdaptivePlan:
 
     def _verify_time(self, width: int) -> float:
         """Of a pass over the last id and `width` - 1 drafted ones, and what is read before them."""
-        controller, before = self.controller, self.num_pending - 1
-        return (
-            controller.target.scale
-            * controller.calm_times(self.limit + 1 + before, self.length)[width + before]
-        )
+        return self._verify_times()[width]
+
+    def _verify_times(self) -> list[float]:
+        """The same by width, up to what may be drafted; nothing in a round changes it."""
+        if self._times is None:
+            controller, before = self.controller, self.num_pending - 1
+            calm = controller.calm_times(self.limit + 1 + before, self.length)[before:]
+            self._times = [controller.target.scale * seconds for seconds in calm]
+        return self._times

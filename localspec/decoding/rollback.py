@@ -48,6 +48,11 @@ class WayBack:
         """Whether tokens that stand before a refused one are read again, with the next pass."""
         return self.rollback.kind == "replay"
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it costs nothing: cells are cut, and nothing was copied."""
+        return not self.seconds and not self.reads_again
+
     def observe(self, seconds: float) -> None:
         """A round drafted, and its copies took so long."""
         self.seconds = (1 - FADE) * self.seconds + FADE * seconds if self.seconds else seconds
