@@ -70,7 +70,7 @@ def others(monkeypatch) -> type[Others]:
 
     for name, value in (("Neighbours", Ours), ("processors", lambda: CORES)):
         monkeypatch.setattr(f"localspec.engine.engine.{name}", value)
-    for room in ("ggml.context", "engine.measured_costs", "engine.draft_copy"):
+    for room in ("ggml.context", "engine.measured_costs", "engine.draft_copy", "engine.strict"):
         monkeypatch.setattr(f"localspec.{room}.physical_cores", lambda: CORES)
     return Ours
 
@@ -329,6 +329,43 @@ def test_strict_mode_tries_numbers_of_threads_once(files, tmp_path, others, monk
         with load(files, tmp_path, strict=True, draft_tokens=3, threads=threads) as llm:
             low, high = llm.engine.session.min_width, llm.engine.target.n_batch
     assert asked == [((2, 1), low, high)]
+
+
+@pytest.mark.parametrize(("alike", "expected"), [((2, 1), [1]), ((2,), [1, 2])])
+def test_strict_mode_measures_with_as_many_threads_as_there_is_room_for(
+    files, tmp_path, others, monkeypatch, alike, expected
+):
+    """Else a pass of threads that wait for each other takes ten times as long; with bits of its own the most count."""
+    measured, measure = [], strict.measured_classes
+
+    def measuring(weights, options, **rest):
+        measured.append(options.threads)
+        return measure(weights, options, **rest)
+
+    monkeypatch.setattr("localspec.decoding.threads.LEAST", 0.0)
+    monkeypatch.setattr(strict, "measured_classes", measuring)
+    monkeypatch.setattr(strict, "threads_alike", lambda *_args, **_options: alike)
+    others.processors = 2.0
+    with load(files, tmp_path, strict=True, draft_tokens=3, library="llama"):
+        assert measured == expected
+
+
+def test_seats_of_strict_mode_are_compared_with_as_many_threads_as_there_is_room_for(
+    files, tmp_path, others, monkeypatch
+):
+    had, compare = [], strict.same_in_company
+
+    def comparing(alone, shared, *arguments):
+        same = compare(alone, shared, *arguments)
+        had.append((alone.threads, shared.threads))
+        return same
+
+    monkeypatch.setattr("localspec.decoding.threads.LEAST", 0.0)
+    monkeypatch.setattr(strict, "same_in_company", comparing)
+    others.processors = 2.0
+    with load(files, tmp_path, strict=True, draft_tokens=3, library="llama", parallel=2) as llm:
+        assert had == [(1, 1)] and llm.parallel == 2
+        assert len(llm.engine.threads._contexts) == 4  # those that were compared are governed no more
 
 
 # The real machine

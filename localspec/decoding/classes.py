@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,12 +33,12 @@ def width_classes(context: Context, widths: Sequence[int], length: int = 0) -> l
     room for twice the widest (or TOKENS, if more). Overwrites sequence 0 of the context and leaves it empty.
     """
     widest = max(widths)
-    _fill(context, length, widest)
+    _fill(context, length)
     classes: list[tuple[NDArray[np.float32], list[int]]] = []
     for width in sorted(widths):
-        rows = _rows(context, width, length, max(width, TOKENS))
+        rows = _rows(context, width, length, max(width, TOKENS)) if classes else None
         for whole, members in classes:
-            if _distance(whole, rows) == 0:
+            if rows is not None and _distance(whole, rows) == 0:
                 members.append(width)
                 break
         else:
@@ -58,13 +58,14 @@ def threads_alike(
 ) -> tuple[int, ...]:
     """Those of `counts`, numbers of threads, with which passes of all `widths` have the bits of the first one's.
 
-    What is in the cells was read by as many threads too. Else as `width_classes`. The context is left with the first.
+    The first cells are read once, with as many threads as the context has; what each number leaves in the next ones is
+    read by its own passes. Else as `width_classes`. The context is left with the first number.
     """
+    _fill(context, length)
     first: list[NDArray[np.float32]] = []
     alike = []
     for count in counts:
         context.set_threads(count)
-        _fill(context, length, max(widths))
         rows = [_rows(context, width, length, max(width, TOKENS)) for width in widths]
         first = first or rows
         if all(_distance(one, other) == 0 for one, other in zip(first, rows, strict=True)):
@@ -75,27 +76,34 @@ def threads_alike(
 
 
 def same_in_company(
-    alone: Context, shared: Context, count: int, widths: Sequence[int], length: int = 0
+    alone: Context,
+    shared: Context,
+    count: int,
+    widths: Sequence[int],
+    length: int = 0,
+    before_pass: Callable[[], object] = lambda: None,
 ) -> bool:
     """Whether sequences that `shared` computes in one pass have the bits that each has in `alone`.
 
     All sequences have different texts, the first one `length` tokens, and the first and the last are compared: in
     passes over `widths` tokens of each of so many neighbours as fit. Behind `length` there is room for twice all of
-    these. Overwrites all sequences and leaves them empty; `alone` has one.
+    these. Overwrites all sequences and leaves them empty; `alone` has one. before_pass: may change how many threads
+    they have.
     """
     texts = [_Text(77 * index, length if not index else min(length, 5)) for index in range(count)]
     for sequence_id, text in enumerate(texts):
-        _fill(shared, text.length, shared.n_batch, sequence_id, text.offset)
+        _fill(shared, text.length, sequence_id, text.offset, before_pass)
     for width in widths:
-        most = max(min(count, shared.n_batch // width, shared.n_outputs // width), 1)
+        most = max(min(count, max(widths) // width), 1)
         for first in (0, count - most):
             beside = range(first, first + most)
             spans = [texts[index].span(shared, index, width) for index in beside]
+            before_pass()
             for index, rows in zip(beside, shared.decode(spans), strict=True):
                 texts[index].rows += rows
     for sequence_id in range(count):
         shared.truncate(sequence_id, 0)
-    return all(_same_alone(alone, text, widths[0]) for text in (texts[0], texts[-1]))
+    return all(_same_alone(alone, text, widths[0], before_pass) for text in (texts[0], texts[-1]))
 
 
 @dataclass
@@ -112,23 +120,30 @@ class _Text:
         return Span(sequence_id, _tokens(context, start, width, self.offset), start, width)
 
 
-def _same_alone(context: Context, text: _Text, width: int) -> bool:
+def _same_alone(context: Context, text: _Text, width: int, before_pass: Callable[[], object]) -> bool:
     """Whether a context that reads the same text by itself, in passes of `width`, finds the same rows."""
-    _fill(context, text.length, context.n_batch, 0, text.offset)
+    _fill(context, text.length, 0, text.offset, before_pass)
     alone = _Text(text.offset, text.length)
     while len(alone.rows) < len(text.rows):
+        before_pass()
         (rows,) = context.decode([alone.span(context, 0, width)])
         alone.rows += rows
     context.truncate(0, 0)
     return all(np.array_equal(*pair) for pair in zip(alone.rows, text.rows, strict=False))
 
 
-def _fill(context: Context, length: int, widest: int, sequence_id: int = 0, offset: int = 0) -> None:
-    """Put tokens into the first `length` cells, and nothing behind them."""
+def _fill(
+    context: Context,
+    length: int,
+    sequence_id: int = 0,
+    offset: int = 0,
+    before_pass: Callable[[], object] = lambda: None,
+) -> None:
+    """Put tokens into the first `length` cells, in passes as wide as can be, and nothing behind them."""
     context.truncate(sequence_id, 0)
-    size = min(context.n_batch, widest)
-    for start in range(0, length, size):
-        count = min(size, length - start)
+    for start in range(0, length, context.n_batch):
+        count = min(context.n_batch, length - start)
+        before_pass()
         context.decode([Span(sequence_id, _tokens(context, start, count, offset), start, 0)])
 
 

@@ -152,7 +152,9 @@ class Engine:
             target.size_bytes + (draft.size_bytes if draft else 0)
         )
         stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
-        self.target, widths = self._open_target(loads[0], opener)
+        self.target, widths = self._open_target(
+            loads[0], opener, lambda most: _control(most, neighbours, before).decide()
+        )
         self.draft: Context | None = None
         if draft:
             stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
@@ -176,25 +178,24 @@ class Engine:
         )
 
     def _thread_control(self, widths: Widths, neighbours: Neighbours, before: Glance) -> ThreadControl | None:
-        """before: from when the load began, so that the first pass knows of others."""
         most = self.target.threads
         if self.options.threads is not None or self.target.weights.gpu_layers or most == 1:
             return None
         allowed = widths.threads if self.options.strict else ()
-        control = ThreadControl(most, processors(), neighbours.look, allowed, before)
+        control = _control(most, neighbours, before, allowed)
         for context in (self.target, self.draft):
             if context is not None and not context.weights.gpu_layers:
                 control.govern(context)
         return control
 
-    def _open_target(self, load: Load, opener: Opener) -> tuple[Context, Widths]:
+    def _open_target(self, load: Load, opener: Opener, room: Callable[[int], int]) -> tuple[Context, Widths]:
         own_head = self.head.drafts and self.head.file is None
         weights = opener.weights(
             load.metadata, load.gpu_layers, self.options, heads=own_head, rpc=self.options.rpc
         )
         options, widths = load.options, Widths(1, load.options.n_batch)
         if self.options.strict:
-            widths = self._widths_of(weights, options, self.cancel)
+            widths = self._widths_of(weights, options, self.cancel, room=room)
             options = replace(options, n_batch=widths.high, spare=widths.low - 1)
         return opener.context(weights, options), widths
 
@@ -383,6 +384,11 @@ class Engine:
 
 def _nothing() -> None:
     pass
+
+
+def _control(most: int, neighbours: Neighbours, before: Glance, allowed: Sequence[int] = ()) -> ThreadControl:
+    """before: from when the load began, so that the first pass knows of others."""
+    return ThreadControl(most, processors(), neighbours.look, allowed, before)
 
 
 def facts_of(model: StrPath | Metadata) -> Metadata:

@@ -70,7 +70,9 @@ class Seats:
                         opened.callback(engine.threads.release, context)
             if engine.options.strict:
                 widths = Widths(engine.session.min_width, engine.target.n_batch)
-                engine.check_seats(wholes[0].weights, loads[0].options, widths, engine.cancel)
+                engine.check_seats(
+                    wholes[0].weights, loads[0].options, widths, engine.cancel, threads=engine.threads
+                )
             else:
                 _check_alike(engine, wholes[0])
             even = [whole for whole in wholes if whole.options.separate or not whole.can_cut]

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Weights
 from localspec.decoding.classes import WidthClass, same_in_company, threads_alike, width_classes
+from localspec.decoding.threads import ThreadControl
 from localspec.errors import ModelLoadError
 from localspec.store.measurements import Measurements, this_machine
+from localspec.system.cores import physical_cores
 from localspec.system.home import default_home
 from localspec.system.load_watch import stage
 from localspec.system.progress import Stage
@@ -51,9 +53,11 @@ def strict_widths(
     cancel: CancelFlag | None = None,
     home: Path | None = None,
     notify: Callable[[str], None] = lambda sentence: None,
+    room: Callable[[int], int] = lambda most: most,
 ) -> Widths:
-    """Widths that share their bits, from disk or measured now (some seconds).
+    """Widths that share their bits, from disk or measured now (some seconds, a minute on a slow machine).
 
+    room: of so many threads those for which there is room now, beside what others compute.
     Raises `ModelLoadError` with the classes found where they leave no room to draft.
     """
     facts = _facts(weights, options)
@@ -63,9 +67,20 @@ def strict_widths(
             return Widths(int(found["low"]), int(found["high"]), tuple(map(int, found["threads"])))
     # A load that is under way stays where it is: its share never falls.
     stage(Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0)
-    notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (some seconds).")
-    classes = measured_classes(weights, options, cancel=cancel)
-    widths = usable_widths(classes)
+    notify(f"Measuring which passes of {weights.path.name} give the same bits here, once (up to a minute).")
+    most = options.threads or physical_cores()
+    fixed = options.threads is not None or bool(weights.gpu_layers)
+    some = most if fixed else room(most)
+    alike: tuple[int, ...] = ()
+    # With few threads beside others: many that wait for each other would take ten times as long.
+    for threads in dict.fromkeys((some, most)):
+        classes = measured_classes(weights, replace(options, threads=threads), cancel=cancel)
+        widths = usable_widths(classes)
+        if widths is not None:
+            asked = replace(options, threads=threads)
+            alike = (most,) if fixed else _threads_alike(weights, asked, widths, most, cancel)
+        if threads in alike:
+            break  # else the most have bits of their own, which are those to go by
     if widths is None:
         raise ModelLoadError(
             f"{weights.path.name} cannot be strict here: passes of different widths give different bits "
@@ -81,21 +96,18 @@ def strict_widths(
             "Use a Q4_0 or Q8_0 file of this model, or leave strict out.",
             path=str(weights.path),
         )
-    widths = replace(widths, threads=_threads_alike(weights, options, widths, cancel))
+    widths = replace(widths, threads=alike)
     kept.keep(facts, asdict(widths))
     return widths
 
 
 def _threads_alike(
-    weights: Weights, options: ContextOptions, widths: Widths, cancel: CancelFlag | None
+    weights: Weights, options: ContextOptions, widths: Widths, most: int, cancel: CancelFlag | None
 ) -> tuple[int, ...]:
     """Numbers of threads that give these passes the same bits: of the most there are, half of it, and one."""
+    counts = sorted({most, -(-most // 2), 1}, reverse=True)
+    inside = [width for width in WIDTHS if widths.low <= width <= widths.high]
     with _opened(weights, options, LENGTH, cancel) as context:
-        most = context.threads
-        if options.threads is not None or weights.gpu_layers:
-            return (most,)
-        counts = sorted({most, -(-most // 2), 1}, reverse=True)
-        inside = [width for width in WIDTHS if widths.low <= width <= widths.high]
         return threads_alike(context, counts, [*inside[::4], inside[-1]], LENGTH)
 
 
@@ -106,9 +118,10 @@ def check_seats(
     cancel: CancelFlag | None = None,
     home: Path | None = None,
     notify: Callable[[str], None] = lambda sentence: None,
+    threads: ThreadControl | None = None,
 ) -> None:
     """Compare what a context of several sequences computes with one of a single one, bit for bit, once for a machine:
-    in contexts of their own. options: of the first.
+    in contexts of their own. options: of the first; threads: decides how many they have, among those that are alike.
 
     Raises `ModelLoadError` where they differ.
     """
@@ -120,16 +133,17 @@ def check_seats(
         stage(Stage.MEASURE, f"measuring {weights.path.name}", 0.0, 0.0)
         notify(
             f"Measuring whether answers beside others have the bits of {weights.path.name} alone here, once "
-            "(some seconds)."
+            "(up to a minute)."
         )
         inside = [width for width in WIDTHS if widths.low <= width <= widths.high]
         tried = (*inside[:4], inside[-1])
         length = LENGTH + 2 * sum(tried)
         with (
-            _opened(weights, options, length, cancel, widths.high) as alone,
-            _opened(weights, options, length, cancel, widths.high, options.n_sequences) as shared,
+            _opened(weights, options, length, cancel, threads=threads) as alone,
+            _opened(weights, options, length, cancel, options.n_sequences, threads) as shared,
         ):
-            same = same_in_company(alone, shared, options.n_sequences, tried, LENGTH)
+            decide = threads.decide if threads is not None else lambda: 0
+            same = same_in_company(alone, shared, options.n_sequences, tried, LENGTH, decide)
         kept.keep(facts, {"same": same})
     if not same:
         raise ModelLoadError(
@@ -153,10 +167,11 @@ def _opened(
     options: ContextOptions,
     length: int,
     cancel: CancelFlag | None,
-    widest: int = max(WIDTHS),
     n_sequences: int = 1,
+    threads: ThreadControl | None = None,
 ) -> Iterator[Context]:
     """A context with room for passes up to the widest behind `length` cells; of several sequences each has its own."""
+    widest = max(WIDTHS)
     context = weights.open_context(
         ContextOptions(
             n_ctx=n_sequences * (length + 2 * widest),
@@ -171,10 +186,20 @@ def _opened(
         ),
         cancel,
     )
-    try:
+    with closing(context), _governed(context, threads):
         yield context
+
+
+@contextmanager
+def _governed(context: Context, threads: ThreadControl | None) -> Iterator[None]:
+    if threads is None or context.weights.gpu_layers:
+        yield
+        return
+    threads.govern(context)
+    try:
+        yield
     finally:
-        context.close()
+        threads.release(context)
 
 
 def usable_widths(classes: Sequence[WidthClass]) -> Widths | None:
