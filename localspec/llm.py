@@ -15,10 +15,11 @@ from typing import Any, Unpack, cast
 from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.answers.conversation import Conversation
 from localspec.answers.idle_moments import IdleMoments
-from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.queue import AnswerQueue
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Messages, Request
 from localspec.answers.seated import SeatedAnswer
 from localspec.answers.stream import AnswerStream
+from localspec.answers.ticket import Ticket
 from localspec.checks import check_draft_tokens, checked_ids, checked_prompt, text_or_items
 from localspec.decoding.control import Controller
 from localspec.engine.engine import Engine

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from localspec.answers.conversation import Conversation
-from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.queue import AnswerQueue
 from localspec.answers.request import AnswerOptions, Chunk, Completion
 from localspec.answers.stream import AnswerStream
+from localspec.answers.ticket import Ticket
 from localspec.decoding.params import SamplingParams
 from localspec.decoding.stats import Stats
 from localspec.errors import DecodeError

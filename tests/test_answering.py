@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.answers.answering import answer_chunks, make_request, sampler_of
-from localspec.answers.queue import Ticket
+from localspec.answers.ticket import Ticket
 from localspec.decoding.control import FixedLength
 from localspec.decoding.drafting import NoDrafter
 from localspec.decoding.logprobs import token_logprob

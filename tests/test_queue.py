@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.queue import AnswerQueue
 from localspec.answers.request import Chunk, Completion
 from localspec.answers.stream import AnswerStream, Item, Pump
+from localspec.answers.ticket import Ticket
 from localspec.decoding.stats import Stats
 from localspec.errors import EngineBusy, EngineClosed
 

@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from localspec.answers.queue import Ticket
 from localspec.answers.request import AnswerOptions, Chunk, Completion, Request
+from localspec.answers.ticket import Ticket
 from localspec.checks import (
     check_draft_tokens,
     check_names,

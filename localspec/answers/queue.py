@@ -1,4 +1,4 @@
-"""Whose turn it is: one answer at a time on an engine that any thread may use, cancel or close."""
+"""Whose turn it is: as many answers at a time as there are seats, on an engine that any thread may use, cancel or close."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from localspec.answers.ticket import Ticket
 from localspec.errors import EngineBusy, EngineClosed
 from localspec.system.forks import check_process, is_forked
 
@@ -27,34 +28,6 @@ class Flag(Protocol):
     def set(self) -> None: ...
 
     def clear(self) -> None: ...
-
-
-class Unread(Protocol):
-    """An answer, or what is left of it."""
-
-    def close_unread(self) -> object: ...
-
-
-class Ticket:
-    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it.
-
-    whole: it wants the engine for itself. seat: the one that it has; choose: which of several free ones it takes.
-    seated: a thread of its own computes it, not whoever reads it. reader: who does then.
-    """
-
-    def __init__(self, *, whole: bool = False) -> None:
-        self.cancelled = False
-        self.thread: threading.Thread | None = None
-        self.reader: threading.Thread | None = None
-        self.stream: Callable[[], Unread | None] = lambda: None
-        self.whole, self.seat, self.seated = whole, 0, False
-        self.choose: Callable[[list[int]], int] = min
-
-    def close_unread(self) -> None:
-        """End its answer, which nobody may ever read on. One that computes right now ends by its cancelled pass."""
-        stream = self.stream()
-        if stream is not None:
-            stream.close_unread()
 
 
 class AnswerQueue:

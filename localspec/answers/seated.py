@@ -6,8 +6,9 @@ import queue
 import threading
 from collections.abc import Callable, Generator
 
-from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.queue import AnswerQueue
 from localspec.answers.request import Chunk, joined
+from localspec.answers.ticket import Ticket
 from localspec.errors import DecodeCancelled
 
 Item = Chunk | BaseException | None

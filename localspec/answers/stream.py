@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from inspect import GEN_CREATED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 
-from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.queue import AnswerQueue
 from localspec.answers.request import Chunk, Completion
+from localspec.answers.ticket import Ticket
 from localspec.errors import DecodeCancelled, EngineBusy
 from localspec.system.forks import check_process, is_forked
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.answers.answering import answer_chunks, make_request
-from localspec.answers.queue import Ticket
 from localspec.answers.request import Chunk, Completion
+from localspec.answers.ticket import Ticket
 from localspec.compute.library import Library
 from localspec.decoding.control import Controller
 from localspec.decoding.params import SamplingParams

@@ -16,8 +16,9 @@ from typing import Any
 
 from localspec.answers.answering import answer_chunks, cancelled_chunk, make_request
 from localspec.answers.idle_moments import IdleMoments
-from localspec.answers.queue import AnswerQueue, Ticket
+from localspec.answers.queue import AnswerQueue
 from localspec.answers.request import Chunk, Request
+from localspec.answers.ticket import Ticket
 from localspec.engine.keeper import EngineKeeper
 from localspec.engine.kept import Order
 from localspec.engine.loading import watched

@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, cast
 
-from localspec.answers.queue import Ticket, closed
+from localspec.answers.queue import closed
 from localspec.answers.request import Chunk, Request
+from localspec.answers.ticket import Ticket
 from localspec.decoding.control import Controller
 from localspec.engine.engine import Engine
 from localspec.engine.engine import facts_of as metadata_of
