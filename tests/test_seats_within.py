@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 from itertools import count
 
 import pytest
@@ -74,6 +75,33 @@ def test_an_answer_within_a_block_that_has_the_engine_is_refused(llm):
         return llm.generate("a", max_tokens=1).finish_reason
 
     assert in_time(ask) == "length"
+
+
+@pytest.mark.parametrize("seats", [1, 2])
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_answer_that_waits_for_a_block_is_not_read_in_it_and_stays_whole(files, seats, begun):
+    """Whoever else reads it waits for the block to end: who is in the block would wait for that reader."""
+    with LLM.from_files(*files, **{**OPTIONS, "parallel": seats}) as llm:
+        stream, chunks = llm.stream("abc", max_tokens=20, ignore_eos=True), []
+        reader = threading.Thread(target=lambda: chunks.extend(stream), daemon=True)
+
+        def read_within():
+            with llm.exclusive():
+                if begun:
+                    reader.start()
+                    while not llm._queue._waiting:
+                        time.sleep(0.001)
+                for _ in range(2):
+                    with pytest.raises(EngineBusy, match="This thread has the engine"):
+                        next(stream)
+            return True
+
+        assert in_time(read_within)
+        if not begun:
+            reader.start()
+        reader.join(SECONDS)
+        completion = chunks[-1].completion
+        assert completion.finish_reason == "length" and len(completion.ids) == 20
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["another", "itself"])

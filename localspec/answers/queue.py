@@ -1,4 +1,4 @@
-"""Whose turn it is: as many answers at a time as there are seats, on an engine that any thread may use, cancel or close."""
+"""Whose turn it is on an engine that any thread may use, cancel or close: one answer at a time, or one in each seat."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ class AnswerQueue:
                     taken = {one.seat for one in self._running}
                     ticket.seat = ticket.choose([seat for seat in range(self.num_seats) if seat not in taken])
                     self._running.append(ticket)
+                    ticket.admitted = True
                     self._flag.clear()
                 self._changed.notify_all()
                 self._waiting.remove(ticket)

@@ -28,9 +28,8 @@ class SeatedAnswer:
 
     def chunks(self) -> Generator[Chunk]:
         """For the reader. `DecodeCancelled` thrown in leads to the last chunk, with all that was computed and not yet
-        read; leaving it ends the answer. Raises `EngineBusy` in a thread that the answer would wait for.
+        read; leaving it ends the answer.
         """
-        self._answers.refuse_within()
         self._ticket.reader = threading.current_thread()
         try:
             # Its end is not waited for at exit: `close_at_exit` of the engine's owner ends it.

@@ -46,7 +46,8 @@ class AnswerStream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         check_process()
-        if self._ticket.seated and self._queue.is_in_seat:
+        waits = not (self._ticket.admitted or self._ticket.cancelled)
+        if waits or (self._ticket.seated and self._queue.is_in_seat):
             self._queue.refuse_within()  # what it would wait for waits for this thread
         with self._reading:
             if self.executing:

@@ -14,14 +14,14 @@ class Unread(Protocol):
 
 
 class Ticket:
-    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it.
+    """A place in the queue. `cancelled` is read between rounds. thread: the last that used it. admitted: had its turn.
 
     whole: it wants the engine for itself. seat: the one that it has; choose: which of several free ones it takes.
     seated: a thread of its own computes it, not whoever reads it. reader: who does then.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
-        self.cancelled = False
+        self.cancelled = self.admitted = False
         self.thread: threading.Thread | None = None
         self.reader: threading.Thread | None = None
         self.stream: Callable[[], Unread | None] = lambda: None
