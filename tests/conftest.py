@@ -154,7 +154,7 @@ def _alone() -> Iterator[None]:
     from tests.neighbours import Nobody
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localspec.engine.engine.Neighbours", Nobody)
+        patch.setattr("localspec.engine.opening.Neighbours", Nobody)
         yield
 
 

@@ -69,7 +69,7 @@ def others(monkeypatch) -> type[Others]:
         pass
 
     for name, value in (("Neighbours", Ours), ("processors", lambda: CORES)):
-        monkeypatch.setattr(f"localspec.engine.engine.{name}", value)
+        monkeypatch.setattr(f"localspec.engine.opening.{name}", value)
     for room in ("ggml.context", "engine.measured_costs", "engine.draft_copy", "engine.strict"):
         monkeypatch.setattr(f"localspec.{room}.physical_cores", lambda: CORES)
     return Ours
@@ -137,7 +137,7 @@ def test_both_models_follow_what_others_leave_and_the_text_stays(files, tmp_path
 def test_the_first_pass_after_a_load_knows_of_others(files, tmp_path, others, monkeypatch):
     """By what they did while it loaded."""
     others.processors = 2.0
-    monkeypatch.setattr("localspec.engine.engine.check_memory", lambda _loads: time.sleep(0.3))
+    monkeypatch.setattr("localspec.engine.opening.check_memory", lambda _loads: time.sleep(0.3))
     with load(files, tmp_path) as llm:
         assert llm.generate("abc", max_tokens=1, **GREEDY).stats.threads == 1
 
@@ -395,7 +395,7 @@ def test_real_neighbours_that_come_and_go(files, tmp_path, monkeypatch):
             return self.done + time.process_time()
 
     for name, value in (("Neighbours", Seen), ("processors", lambda: CORES)):
-        monkeypatch.setattr(f"localspec.engine.engine.{name}", value)
+        monkeypatch.setattr(f"localspec.engine.opening.{name}", value)
     monkeypatch.setattr("localspec.ggml.context.physical_cores", lambda: CORES)
     monkeypatch.setattr("localspec.decoding.threads.STALL", 1e9)
     with load(files, tmp_path) as llm:

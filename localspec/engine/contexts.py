@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, HeadContext, Headed, Library, Weights
+from localspec.decoding.threads import ThreadControl
 from localspec.engine.heads import Head
 from localspec.engine.libraries import reference
 from localspec.engine.memory import Load, with_snapshots
@@ -111,6 +112,17 @@ def another_load(context: Context) -> Load:
     weights = context.weights
     is_head = isinstance(context, HeadContext) and not is_eagle(weights.metadata)
     return Load(weights.metadata, context.options, weights.gpu_layers, is_head)
+
+
+def govern(
+    threads: ThreadControl | None, contexts: Iterable[Context | None], opened: ExitStack | None = None
+) -> None:
+    """Give those that processors compute as many threads as `threads` decides, until `opened` is closed."""
+    for context in contexts:
+        if threads is not None and context is not None and not context.weights.gpu_layers:
+            threads.govern(context)
+            if opened is not None:
+                opened.callback(threads.release, context)
 
 
 def check_cache_types(library: Library, options: EngineOptions) -> None:

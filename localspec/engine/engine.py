@@ -6,7 +6,6 @@ import copy
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,36 +16,28 @@ from localspec.decoding.cross_drafter import CrossDrafter
 from localspec.decoding.drafting import Drafter, NoDrafter, chain
 from localspec.decoding.model_drafter import ModelDrafter, Stop
 from localspec.decoding.session import Session
-from localspec.decoding.threads import ThreadControl
 from localspec.engine.contexts import (
     Opener,
     another_load,
     check_cache_types,
+    govern,
     layers_elsewhere,
-    loads_of,
 )
-from localspec.engine.cross_vocabulary import translation_between
 from localspec.engine.heads import head_of, model_drafter
-from localspec.engine.libraries import library_for, reference, watched_flag
-from localspec.engine.memory import Load, check_memory
+from localspec.engine.libraries import library_for, watched_flag
+from localspec.engine.memory import check_memory
+from localspec.engine.opening import READ, ModelLoader, Models
 from localspec.engine.options import EngineOptions
 from localspec.engine.prefixes import KeptPrefixes
-from localspec.engine.strict import Widths, check_seats, strict_widths
+from localspec.engine.strict import check_seats, strict_widths
 from localspec.gguf.metadata import Metadata, read_metadata
-from localspec.pairs.behaviour import context as context_reach
 from localspec.pairs.check import check_pair
 from localspec.pairs.shared_vocabulary import SharedVocabulary
-from localspec.system.cores import processors
 from localspec.system.load_watch import stage
-from localspec.system.neighbours import Glance, Neighbours
 from localspec.system.progress import Stage
-from localspec.text.template import ChatTemplate
 
 if TYPE_CHECKING:
     from localspec.engine.seats import Seats
-
-READ, LOADED = 0.02, 0.8
-"""Shares of a load that are done when the files' metadata are read, and when the weights are in memory."""
 
 
 class Engine:
@@ -85,23 +76,26 @@ class Engine:
         layers_elsewhere(self.library, options)
         self.asked = options
         self.options = options.strict_for(target_metadata, self.library) if options.strict else options
-        self._widths_of = partial(strict_widths, home=home, notify=notify)
         self.check_seats = partial(check_seats, home=home, notify=notify)
         self.no_draft_reason = "asked for" if options.no_draft else ""
         self.head = head_of(target_metadata, draft_metadata, options, self.library)
-        self._shared: SharedVocabulary | None = None
+        shared: SharedVocabulary | None = None
         if draft_metadata is not None:
             judgement = check_pair(
                 target_metadata, draft_metadata, cross_vocabulary=not options.no_cross_vocabulary
             )
-            self._shared = judgement.shared
+            shared = judgement.shared
             reservations = [reason for reason in judgement.reservations if reason.topic != "context"]
             self.warnings += [reason.sentence for reason in reservations]
         if self.head.file is not None:
             draft_metadata = None
         self.cancel = cancel or watched_flag(self.library)
+        loader = ModelLoader(
+            self.library, self.cancel, self.options, options, self.head, shared, self.warnings,
+            strict_widths=partial(strict_widths, home=home, notify=notify),
+        )  # fmt: skip
         with ExitStack() as loaded:
-            self._load(target_metadata, draft_metadata, loaded)
+            self._take(loader.load(target_metadata, draft_metadata, loaded))
             # Frees an engine that is dropped without `close`; at exit its owner decides.
             self._free = weakref.finalize(self, loaded.pop_all().close)
             self._free.atexit = False
@@ -135,108 +129,11 @@ class Engine:
                 read_by=self._readers.get(name),
             )
 
-    def _load(self, target: Metadata, draft: Metadata | None, loaded: ExitStack) -> None:
-        neighbours = Neighbours()
-        before = neighbours.look()
-        self._warn_about_gpu()
-        opener = Opener(self.library, self.cancel, loaded)
-        n_ctx = self._target_n_ctx(target)
-        draft_n_ctx = self._draft_n_ctx(target, draft, n_ctx) if draft else 0
-        loads = loads_of(
-            target, draft, self.head, self.options, self.asked,
-            library=self.library, n_ctx=n_ctx, draft_n_ctx=draft_n_ctx,
-        )  # fmt: skip
-        if self.options.check_memory:
-            check_memory(loads)
-        between = READ + (LOADED - READ) * target.size_bytes / (
-            target.size_bytes + (draft.size_bytes if draft else 0)
-        )
-        stage(Stage.LOAD, f"loading {target.path.name}", READ, between)
-        self.target, widths = self._open_target(
-            loads[0], opener, lambda most: _control(most, neighbours, before).decide()
-        )
-        self.draft: Context | None = None
-        if draft:
-            stage(Stage.LOAD, f"loading {draft.path.name}", between, LOADED)
-        if len(loads) > 1:
-            self.draft = self._open_draft(loads[1], opener)
-        self.threads = self._thread_control(widths, neighbours, before)
-        self.session = Session(self.target, min_width=widths.low, threads=self.threads)
-        self.vocab = self.target.weights.vocabulary or reference().open_vocabulary(target)
-        loaded.callback(self.vocab.close)
-        self._translation = None
-        if self.draft is not None and self._shared is not None:
-            draft_vocab = self.draft.weights.vocabulary or reference().open_vocabulary(
-                self.draft.weights.metadata
-            )
-            loaded.callback(draft_vocab.close)
-            self._translation = translation_between(
-                target, self.vocab, self.draft.weights.metadata, draft_vocab, self._shared
-            )
-        self.template = ChatTemplate(
-            target.chat_template, bos=self.vocab.bos_text, eos=self.vocab.eos_text, name=target.path.name
-        )
-
-    def _thread_control(self, widths: Widths, neighbours: Neighbours, before: Glance) -> ThreadControl | None:
-        most = self.target.threads
-        if self.options.threads is not None or self.target.weights.gpu_layers or most == 1:
-            return None
-        allowed = widths.threads if self.options.strict else ()
-        control = _control(most, neighbours, before, allowed)
-        for context in (self.target, self.draft):
-            if context is not None and not context.weights.gpu_layers:
-                control.govern(context)
-        return control
-
-    def _open_target(self, load: Load, opener: Opener, room: Callable[[int], int]) -> tuple[Context, Widths]:
-        own_head = self.head.drafts and self.head.file is None
-        weights = opener.weights(
-            load.metadata, load.gpu_layers, self.options, heads=own_head, rpc=self.options.rpc
-        )
-        options, widths = load.options, Widths(1, load.options.n_batch)
-        if self.options.strict:
-            widths = self._widths_of(weights, options, self.cancel, room=room)
-            options = replace(options, n_batch=widths.high, spare=widths.low - 1)
-        return opener.context(weights, options), widths
-
-    def _open_draft(self, load: Load, opener: Opener) -> Context:
-        """A model of its own, or prediction layers of the target or of another file.
-
-        Rounding in the draft changes what is proposed, never what comes out: strict mode leaves it alone.
-        """
-        rpc = self.asked.draft_rpc
-        if not self.head.drafts:
-            weights = opener.weights(load.metadata, load.gpu_layers, self.asked, rpc=rpc)
-            return opener.context(weights, load.options)
-        weights = self.target.weights
-        if self.head.file is not None:
-            weights = opener.weights(load.metadata, load.gpu_layers, self.asked, heads=True, rpc=rpc)
-        return opener.head(weights, self.target, load.options)
-
-    def _target_n_ctx(self, target: Metadata) -> int:
-        n_ctx = self.options.context(self.options.n_ctx, 1).n_ctx  # validated
-        trained = target.n_ctx_train
-        if not 0 < trained < n_ctx:
-            return n_ctx
-        self.warnings.append(f"The context is {trained} tokens: {target.path.name} was trained for no more.")
-        return trained
-
-    def _draft_n_ctx(self, target: Metadata, draft: Metadata, n_ctx: int) -> int:
-        """Never more than the target has: what lies beyond is not drafted for."""
-        trained = draft.n_ctx_train
-        if not 0 < trained < n_ctx:
-            return n_ctx
-        self.warnings.append(context_reach(target, draft, n_ctx).sentence)
-        return trained
-
-    def _warn_about_gpu(self) -> None:
-        layers = (
-            (self.options.gpu_layers, self.options.rpc),
-            (self.options.draft_gpu_layers, self.options.draft_rpc),
-        )
-        asked = {value for value, rpc in layers if not rpc} - {"auto", 0}
-        if asked and (reason := self.library.why_no_gpu()):
-            self.warnings.append(f"GPU layers were asked for, but {reason}")
+    def _take(self, models: Models) -> None:
+        self.target, self.draft = models.target, models.draft
+        self.threads, self.session = models.threads, models.session
+        self.vocab, self.template = models.vocab, models.template
+        self._translation = models.translation
 
     def drafter(
         self, *, adaptive: bool, prediction: Sequence[int] = (), constrained: bool = False
@@ -330,11 +227,7 @@ class Engine:
             other.draft = None if draft is None else opener.another(draft, other.target)
             other.session = Session(other.target, min_width=self.session.min_width, threads=self.threads)
             other._prepare()
-            if self.threads is not None:
-                for context in (other.target, other.draft):
-                    if context is not None and not context.weights.gpu_layers:
-                        self.threads.govern(context)
-                        opened.callback(self.threads.release, context)
+            govern(self.threads, [other.target, other.draft], opened)
             other._free = weakref.finalize(other, opened.pop_all().close)
             other._free.atexit = False
         return other
@@ -384,11 +277,6 @@ class Engine:
 
 def _nothing() -> None:
     pass
-
-
-def _control(most: int, neighbours: Neighbours, before: Glance, allowed: Sequence[int] = ()) -> ThreadControl:
-    """before: from when the load began, so that the first pass knows of others."""
-    return ThreadControl(most, processors(), neighbours.look, allowed, before)
 
 
 def facts_of(model: StrPath | Metadata) -> Metadata:

@@ -15,7 +15,7 @@ from localspec.compute.library import Context, HeadContext
 from localspec.decoding.sampling import Logits, kl_divergence
 from localspec.decoding.session import Session, Span, common_prefix
 from localspec.decoding.shared_passes import SharedPasses
-from localspec.engine.contexts import Opener
+from localspec.engine.contexts import Opener, govern
 from localspec.engine.libraries import reference
 from localspec.engine.memory import Load, check_memory, memory_estimate, seat_loads
 from localspec.engine.seat_context import SeatClock, SeatContext
@@ -63,11 +63,7 @@ class Seats:
                 opener.context(context.weights, load.options)
                 for context, load in zip(_contexts(engine), loads, strict=True)
             ]
-            if engine.threads is not None:
-                for context in wholes:
-                    if not context.weights.gpu_layers:
-                        engine.threads.govern(context)
-                        opened.callback(engine.threads.release, context)
+            govern(engine.threads, wholes, opened)
             if engine.options.strict:
                 widths = Widths(engine.session.min_width, engine.target.n_batch)
                 engine.check_seats(

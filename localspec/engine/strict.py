@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from localspec.compute.context_options import ContextOptions
 from localspec.compute.library import CancelFlag, Context, Weights
 from localspec.decoding.classes import WidthClass, same_in_company, threads_alike, width_classes
 from localspec.decoding.threads import ThreadControl
+from localspec.engine.contexts import govern
 from localspec.errors import ModelLoadError
 from localspec.store.measurements import Measurements, this_machine
 from localspec.system.cores import physical_cores
@@ -186,20 +187,10 @@ def _opened(
         ),
         cancel,
     )
-    with closing(context), _governed(context, threads):
+    with ExitStack() as opened:
+        opened.enter_context(closing(context))
+        govern(threads, [context], opened)
         yield context
-
-
-@contextmanager
-def _governed(context: Context, threads: ThreadControl | None) -> Iterator[None]:
-    if threads is None or context.weights.gpu_layers:
-        yield
-        return
-    threads.govern(context)
-    try:
-        yield
-    finally:
-        threads.release(context)
 
 
 def usable_widths(classes: Sequence[WidthClass]) -> Widths | None:
