@@ -357,6 +357,7 @@ class LLM(Loaders):
             engine = seats.take(ticket.seat, lambda: ticket.cancelled)
             with seats.passes.inside():
                 seats.share(ticket.seat, request.ids)
+                seats.set_aside(self._queue.taken)
                 controller = self._keeper.seat_controller(request.draft_tokens, engine.target.n_outputs)
                 yield from answer_chunks(engine, controller, request, ticket)
 

@@ -297,6 +297,7 @@ class FakeLibrary:
     version = "1.0"
     probe_entry = "tests.fake_library:main"
     offer = ""
+    reads_all_cells = False
     cache_types = ("f32", "f16")
     draft_formats = ("q4_0",)
 

@@ -169,6 +169,39 @@ def test_two_that_only_begin_alike_are_both_kept(rest, both):
         assert ask(prefixes, session, right) == len(right) - 1
 
 
+@pytest.mark.parametrize("rest", [MIN_TOKENS - 1, MIN_TOKENS + 1, 100])
+def test_who_only_begins_as_a_kept_one_does_not_use_it_up(rest):
+    prefixes, session = fake()
+    system = conversation(1, 100)
+    kept, other = [*system, *[2] * rest], [*system, *[3] * 120]
+    for prompt in (kept, conversation(6)):
+        ask(prefixes, session, prompt)
+    assert ask(prefixes, session, other) == len(system)
+    assert ask(prefixes, session, kept) == (len(kept) - 1 if rest >= MIN_TOKENS else len(system))
+
+
+def test_what_is_set_aside_leaves_the_cells_and_is_found_again(monkeypatch):
+    prefixes, session = fake()
+    a = conversation(1)
+    ask(prefixes, session, a)
+    prefixes.set_aside()
+    assert session.tokens == session.context.cells[0] == [] and len(prefixes) == 1
+    assert ask(prefixes, session, a) == len(a) - 1
+    assert len(prefixes) == 0
+    # Not what would be lost, nor what is read again as soon.
+    monkeypatch.setattr("localspec.engine.prefixes.free_memory", lambda: 0)
+    prefixes.set_aside()
+    assert session.tokens == a
+    monkeypatch.undo()
+    ask(prefixes, session, a[:20])
+    prefixes.set_aside()
+    assert session.tokens == a[:20]
+    for keeping in (fake(0), fake(4, 10)):
+        ask(*keeping, a)
+        keeping[0].set_aside()
+        assert keeping[1].tokens == a
+
+
 def test_memory_that_cannot_be_cut_is_used_whole_or_not_at_all():
     prefixes, session = fake(whole=True)
     a, b = conversation(1), conversation(2)

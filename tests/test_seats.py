@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -120,6 +121,49 @@ def test_a_closed_stream_leaves_the_others(llm, same):
     left.close()
     assert same([chunk.completion for chunk in kept][-1], PROMPTS[0])
     assert same(llm.generate(PROMPTS[1], **GREEDY), PROMPTS[1])
+
+
+ASIDE = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("draft", [True, False], ids=["drafted", "plain"])
+def test_what_idle_seats_hold_costs_no_pass_anything(files, library, draft):
+    """A library that looks through all cells gets rid of them meanwhile, and they are not read again."""
+    options = {**OPTIONS, "library": library.key, "draft_tokens": 3 if draft else "off"}
+    with LLM.from_files(*files[: 1 + draft], parallel=3, **options) as llm:
+        conversations = [letter * 150 for letter in "ab"]
+        expected = [llm.generate(text, **ASIDE) for text in conversations]
+        held = sorted(seat.tokens for seat in llm.seats)
+        assert held[2] > 150 and (held[1] == 0) == (library.key == "ik")
+        if library.key == "ik" and draft:
+            drafts = [engine.sessions["draft"].tokens for engine in llm.engine.seats.engines]
+            assert sorted(map(bool, drafts)) == [False, False, True]
+        for text, before in zip(conversations, expected, strict=True):
+            again = llm.generate(text, **ASIDE)
+            assert again.stats.cached_tokens >= 149
+            assert library.key == "ik" or again.ids == before.ids
+
+
+def test_nothing_is_taken_from_idle_seats_while_others_answer(files, library):
+    """They would wait for it."""
+    with LLM.from_files(*files, parallel=3, **OPTIONS, library=library.key) as llm:
+        llm.generate("a" * 150, **ASIDE)
+        with closing(llm.stream("b" * 50, max_tokens=400, ignore_eos=True)) as stream:
+            next(stream)
+            assert (llm.seats[0].tokens == 0) == (library.key == "ik")
+            llm.generate("c" * 150, **ASIDE)
+            before = [seat.tokens for seat in llm.seats if not seat.busy]
+            llm.generate("d" * 150, **ASIDE)
+            after = [seat.tokens for seat in llm.seats if not seat.busy]
+            assert stream.completion is None and llm.seats[1].busy
+        assert min(after) > 150 and sorted(before)[-1] > 150
+
+
+def test_idle_seats_keep_what_nothing_else_would_keep(files, library):
+    with LLM.from_files(*files, parallel=3, keep_prefixes=0, **OPTIONS, library=library.key) as llm:
+        for letter in "ab":
+            llm.generate(letter * 150, **ASIDE)
+        assert sorted(seat.tokens > 150 for seat in llm.seats) == [False, True, True]
 
 
 def test_random_coming_and_going(llm, same):

@@ -192,6 +192,10 @@ class Library(Protocol):
         """What installing it would bring, as a clause; "" where it is installed, or needed, or where no wheel of it
         exists for this system."""
 
+    @property
+    def reads_all_cells(self) -> bool:
+        """Whether a pass over some sequences of a context takes longer by the cells of the others."""
+
     def refusal(self, metadata: Metadata) -> str:
         """Why it cannot compute this file here, in a sentence, or "". That it is not installed is such
         a reason, except for the reference, which must be there."""

@@ -105,6 +105,17 @@ class KeptPrefixes:
             except (LocalspecError, MemoryError) as error:
                 log.debug("Cells are read again: %s", error)
 
+    def set_aside(self) -> None:
+        """Keep what the cells hold, and empty them. What cannot be kept stays in them; nothing is raised."""
+        if not self.count:
+            return
+        for owner, owned in enumerate(self._owners):
+            try:
+                if len(owned.session.tokens) >= MIN_TOKENS and self._keep(owner):
+                    owned.session.rollback(0)
+            except (LocalspecError, MemoryError) as error:
+                log.debug("Cells stay where they are: %s", error)
+
     def _switch(self, owner: int, prompt: Sequence[int]) -> None:
         owned = self._owners[owner]
         session = owned.session
@@ -112,12 +123,12 @@ class KeptPrefixes:
             prompt = owned.read_by(prompt)
         here = _usable(session.tokens, prompt, owned.whole)
         best = self._best(owner, prompt)
-        if best and _usable(best.tokens, prompt, owned.whole_copies) < here + MIN_TOKENS:
+        there = _usable(best.tokens, prompt, owned.whole_copies) if best else 0
+        if there < here + MIN_TOKENS:
             best = None
-        if best:
+        if best and not _is_worth_keeping(len(best.tokens), there):
             self._kept.remove(best)  # not to be pushed out by what comes in
-        lost = len(session.tokens) - here
-        if lost >= MIN_TOKENS and lost >= MIN_SHARE * len(session.tokens):
+        if _is_worth_keeping(len(session.tokens), here):
             self._keep(owner)
         if best:
             session.restore(best.tokens, best.data)
@@ -127,27 +138,35 @@ class KeptPrefixes:
         own = [kept for kept in self._kept if kept.owner == owner]
         return max(own, key=lambda kept: _usable(kept.tokens, prompt, whole), default=None)
 
-    def _keep(self, owner: int) -> None:
+    def _keep(self, owner: int) -> bool:
         owned = self._owners[owner]
         size = owned.session.state_bytes()
         if not 0 < size <= self.max_bytes or free_memory() < SPARE * size:
-            return
+            return False
         tokens, data = owned.session.save()
         if len(tokens) < MIN_TOKENS:  # a failed pass took the cells with it
-            return
+            return False
         if not owned.whole_copies:
             self._kept[:] = [one for one in self._kept if one.owner != owner or not _covers(tokens, one)]
-        self._kept.append(Kept(owner, tokens, data))
-        while sum(kept.owner == owner for kept in self._kept) > self.count:
-            self._kept.remove(next(kept for kept in self._kept if kept.owner == owner))
+        kept = Kept(owner, tokens, data)
+        self._kept.append(kept)
+        while sum(one.owner == owner for one in self._kept) > self.count:
+            self._kept.remove(next(one for one in self._kept if one.owner == owner))
         while self.num_bytes > self.max_bytes:
             del self._kept[0]
+        return any(one is kept for one in self._kept)
 
 
 def _usable(tokens: Sequence[int], prompt: Sequence[int], whole: bool) -> int:
     """How many of the tokens' cells an answer to `prompt` could start from."""
     shared = min(common_prefix(tokens, prompt), max(len(prompt) - 1, 0))
     return 0 if whole and shared < len(tokens) else shared
+
+
+def _is_worth_keeping(count: int, used: int) -> bool:
+    """Whether what is lost of so many cells, of which an answer uses some, would be missed."""
+    lost = count - used
+    return lost >= MIN_TOKENS and lost >= MIN_SHARE * count
 
 
 def _covers(tokens: Sequence[int], kept: Kept) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -133,6 +133,16 @@ class Seats:
             count = min(common_prefix(best.tokens, read), len(read) - 1)
             if count - mine >= WORTH_COPYING:
                 session.borrow(best, count)
+
+    def set_aside(self, busy: Collection[int]) -> None:
+        """Keep what idle seats hold outside of the contexts, where the library's passes would look through it.
+
+        busy: seats with answers. Only from inside `passes`, and done where nobody else waits for it there.
+        """
+        if self._whole.library.reads_all_cells and self.passes.num_inside == 1:
+            for seat, engine in enumerate(self.engines):
+                if seat not in busy:
+                    engine.prefixes.set_aside()
 
     @property
     def held(self) -> list[int]:

@@ -35,6 +35,7 @@ class IkLlama:
     tested = binding.TESTED
     cache_types = tuple(binding.CACHE_TYPES)
     probe_entry = ENTRY
+    reads_all_cells = True  # contexts of several sequences have no fused attention
 
     def is_tested(self, version: str) -> bool:
         """Whether that version of the package is the tested one."""

@@ -33,6 +33,7 @@ class LlamaCpp:
     cache_types = CACHE_TYPES
     probe_entry = ENTRY
     offer = ""
+    reads_all_cells = False  # fused attention passes over those of others
 
     def is_tested(self, version: str) -> bool:
         """Whether that version of llama-cpp-python is in the tested range."""
