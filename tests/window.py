@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -44,6 +45,8 @@ class Window:
             env=environment | variables,
             dimensions=(rows, columns),
             timeout=SECONDS,
+            # As a terminal starts it, also where the tests run under nohup, whose children inherit what it ignores.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def __enter__(self) -> Window:
@@ -96,9 +99,10 @@ class Window:
         self.screen.resize(rows, columns)
 
     def exit_code(self) -> int | None:
-        """Read to the end."""
+        """Read to the end, which must come."""
+        end = time.monotonic() + SECONDS
         while self._read():
-            pass
+            assert time.monotonic() < end, f"it does not end:\n{self.text}"
         self.child.close()
         return self.child.exitstatus  # type: ignore[no-any-return]
 
