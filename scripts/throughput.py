@@ -107,7 +107,9 @@ def main() -> None:
     load: LoadOptions = {"n_ctx": arguments.c, "library": arguments.library, "threads": arguments.threads}
     found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
-        one = stack.enter_context(LLM.load(arguments.pair, arguments.draft, **load))
+        one = None
+        if not arguments.no_queue:
+            one = stack.enter_context(LLM.load(arguments.pair, arguments.draft, **load))
         many = stack.enter_context(
             LLM.load(arguments.pair, arguments.draft, **{**load, "parallel": arguments.seats})
         )
@@ -117,16 +119,15 @@ def main() -> None:
                 own = found.setdefault(str(count), {})
                 modes = [("plain", "off"), ("drafted", "auto")]
                 for name, draft_tokens in modes if turn % 2 == 0 else reversed(modes):
-                    if not arguments.no_queue:
+                    said = f"{count} clients, {name}:"
+                    if one is not None:
                         queue = queued(one, min(count, 4), draft_tokens, arguments.n)
                         own.setdefault(f"queue {name}", []).append(queue)
+                        said += f" queue {queue:.1f},"
                     seats = rate(many, count, draft_tokens, arguments.n)
                     together = seats.decoding if count <= arguments.seats else seats.whole
                     own.setdefault(f"seats {name}", []).append(together)
-                    print(
-                        f"{count} clients, {name}: seats {together:.1f}, {seats.drafted} proposed",
-                        file=sys.stderr,
-                    )
+                    print(f"{said} seats {together:.1f}, {seats.drafted} proposed", file=sys.stderr)
     medians = {
         count: {name: statistics.median(rates) for name, rates in own.items()}
         | {"auto over plain": statistics.median(map(truediv, own["seats drafted"], own["seats plain"]))}

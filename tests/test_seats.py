@@ -148,7 +148,8 @@ def test_nothing_is_taken_from_idle_seats_while_others_answer(files, library):
     """They would wait for it."""
     with LLM.from_files(*files, parallel=3, **OPTIONS, library=library.key) as llm:
         llm.generate("a" * 150, **ASIDE)
-        with closing(llm.stream("b" * 50, max_tokens=400, ignore_eos=True)) as stream:
+        slow = {"logits_processors": [lambda ids, logits: time.sleep(0.01) or logits]}
+        with closing(llm.stream("b" * 50, max_tokens=400, ignore_eos=True, draft_tokens=0, **slow)) as stream:
             next(stream)
             assert (llm.seats[0].tokens == 0) == (library.key == "ik")
             llm.generate("c" * 150, **ASIDE)
